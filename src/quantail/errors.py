@@ -1,0 +1,13 @@
+"""The errors a user can meet. Each says what was seen, what is needed and what to do next, in one sentence or two."""
+
+
+class QuantailError(Exception):
+    """The base of every error this library raises on purpose: catch it to catch them all."""
+
+
+class ConfigError(QuantailError, ValueError):
+    """A setting that makes no sense, refused when the configuration is built."""
+
+
+class InputError(QuantailError, ValueError):
+    """An argument whose type, shape, range or content cannot be used."""
