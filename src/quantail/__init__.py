@@ -1,0 +1,61 @@
+"""Quantail: trading agents that learn the whole distribution of their returns and keep a tail-risk limit.
+
+The public names load when they are first used (PEP 562): `import quantail` is instant and pulls in neither torch nor
+any package of the edges.
+"""
+
+from difflib import get_close_matches
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # the same names once more, for type checkers and editors
+    from quantail import errors, functional
+    from quantail.errors import ConfigError, InputError, QuantailError
+
+    __version__: str
+
+# Public name -> the module it comes from; a name that is itself a module maps to itself.
+_HOME = {
+    "ConfigError": "quantail.errors",
+    "InputError": "quantail.errors",
+    "QuantailError": "quantail.errors",
+    "errors": "quantail.errors",
+    "functional": "quantail.functional",
+}
+
+__all__ = ["ConfigError", "InputError", "QuantailError", "__version__", "errors", "functional"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return _version()
+    if name not in _HOME:
+        close = get_close_matches(name, __all__, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(__all__)}"
+        raise AttributeError(f"module 'quantail' has no attribute {name!r}; {hint}", name=name)
+    module = import_module(_HOME[name])
+    return module if module.__name__ == f"quantail.{name}" else getattr(module, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+def _version() -> str:
+    """The installed version; run from a source tree that is not installed, pyproject's own followed by +source."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("quantail")
+    except PackageNotFoundError:
+        return _source_version()
+
+
+def _source_version() -> str:
+    import tomllib
+    from pathlib import Path
+
+    pyproject = Path(__file__).parents[2] / "pyproject.toml"
+    if not pyproject.is_file():
+        return "0+unknown"
+    return f"{tomllib.loads(pyproject.read_text(encoding='utf-8'))['project']['version']}+source"

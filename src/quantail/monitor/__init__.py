@@ -1,0 +1,1 @@
+"""What is wrong, and what to do about it: of the installation now, of a run later."""

@@ -1,0 +1,115 @@
+"""The command line: exit codes, one sentence on stderr, and no surprises on stdout."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+import quantail
+from quantail import cli
+from quantail.monitor import install
+from quantail.monitor.install import Check
+
+GOOD = Check("gravity", True, "9.81", "")
+BAD = Check("entropy", False, "falls", "to rise")
+
+
+def test_help_lists_every_verb(capsys):
+    assert cli.main(["--help"]) == 0
+    out = capsys.readouterr().out
+    for name, verb in cli.VERBS.items():
+        assert f"  {name}" in out
+        assert verb.summary in out
+
+
+def test_version(capsys):
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"quantail {quantail.__version__}\n"
+
+
+def test_no_verb_shows_the_help_and_fails(capsys):
+    assert cli.main([]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.strip() == cli.usage()
+
+
+@pytest.mark.parametrize(("word", "hint"), [("doctro", "did you mean 'doctor'?"), ("zzz", "the verbs are doctor.")])
+def test_unknown_verb_gets_a_hint(word, hint, capsys):
+    assert cli.main([word]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith(f"quantail: {word!r} is no verb of quantail; {hint}")
+
+
+@pytest.mark.parametrize("name", cli.VERBS)
+def test_every_verb_explains_itself(name, capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main([name, "--help"])
+    assert stop.value.code == 0
+    assert f"quantail {name}" in capsys.readouterr().out
+
+
+def test_unknown_option_fails():
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["doctor", "--no-such-option"])
+    assert stop.value.code == 2
+
+
+def test_arguments_default_to_those_of_the_process(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["quantail", "--version"])
+    assert cli.main() == 0
+    assert capsys.readouterr().out.startswith("quantail ")
+
+
+@pytest.mark.parametrize(
+    ("checks", "code", "verdict"), [([GOOD, BAD], 1, "1 of 2 checks failed"), ([GOOD], 0, "all 1 checks passed")]
+)
+def test_doctor_exits_with_its_verdict(checks, code, verdict, monkeypatch, capsys):
+    monkeypatch.setattr(install, "examine", lambda: checks)
+    assert cli.main(["doctor"]) == code
+    assert capsys.readouterr().out.splitlines()[-1] == verdict
+
+
+def test_table_is_aligned(monkeypatch, capsys):
+    monkeypatch.setattr(install, "examine", lambda: [GOOD, BAD, Check("ok", True, "1", "2")])
+    cli.main(["doctor"])
+    expected = ["ok      gravity  9.81", "FAILED  entropy  falls (needs to rise)", "ok      ok       1 (needs 2)"]
+    assert capsys.readouterr().out.splitlines()[:3] == expected
+
+
+def test_doctor_in_json(monkeypatch, capsys):
+    monkeypatch.setattr(install, "examine", lambda: [GOOD, BAD])
+    assert cli.main(["doctor", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out) == [
+        {"name": "gravity", "ok": True, "seen": "9.81", "needed": ""},
+        {"name": "entropy", "ok": False, "seen": "falls", "needed": "to rise"},
+    ]
+
+
+def test_error_of_ours_is_one_sentence(monkeypatch, capsys):
+    def refuse():
+        raise quantail.ConfigError("markets=3 does not split into minibatches=2")
+
+    monkeypatch.setattr(install, "examine", refuse)
+    assert cli.main(["doctor"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == "quantail doctor: markets=3 does not split into minibatches=2\n"
+
+
+def test_other_errors_keep_their_traceback(monkeypatch):
+    def crash():
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(install, "examine", crash)
+    with pytest.raises(ZeroDivisionError):
+        cli.main(["doctor"])
+
+
+@pytest.mark.parametrize(("words", "code"), [(["--help"], 0), (["nonsense"], 2)])
+def test_module_runs_as_a_program(words, code):
+    answer = subprocess.run([sys.executable, "-m", "quantail", *words], capture_output=True, text=True, check=False)
+    assert answer.returncode == code
+    assert "Traceback" not in answer.stderr
