@@ -1,0 +1,282 @@
+"""Would the tests notice? Break the code on purpose, one small fault at a time, and see which tests stay green.
+
+    python tools/mutate.py                           every fault of the table; fails if one survives
+    python tools/mutate.py --survey 200 [--seed 1]   random one-token faults in functional/; lists the survivors
+
+Each fault is applied to a copy of the sources, never to the working tree, and only the tests named beside it run. A
+fault is caught if a test *fails*. Tests that cannot even be collected, or never end, prove nothing: such a fault is
+broken, and the table has to be mended.
+"""
+
+import argparse
+import ast
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[1]
+MATHS = "src/quantail/functional"
+WORKERS = 2
+TIMEOUT_SECONDS = 300
+
+
+class Mutant(NamedTuple):
+    """One fault: this text, which stands in the file exactly once, becomes that text."""
+
+    module: str  # below src/quantail/functional, without .py
+    original: str
+    fault: str
+    says: str
+    tests: str = ""  # below tests/, space-separated; without any: functional/test_<module>.py
+
+
+TABLE: tuple[Mutant, ...] = ()
+
+
+class Outcome(NamedTuple):
+    """What the tests made of one fault."""
+
+    verdict: str  # caught | survived | broken
+    detail: str
+
+
+def main() -> int:
+    """Run the table, or a survey."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--survey", type=int, metavar="N", help="try N random faults and list the survivors")
+    parser.add_argument("--seed", type=int, default=0, help="which random faults (default 0)")
+    options = parser.parse_args()
+    if options.survey:
+        return survey(ROOT, options.survey, options.seed)
+    return run_table(ROOT, TABLE)
+
+
+# --- the table -------------------------------------------------------------------------------------------------------
+
+
+def run_table(root: Path, table: Sequence[Mutant]) -> int:
+    """0 if the tests catch every fault of the table."""
+    if stale := mismatches(root, table):
+        print("\n".join(stale))
+        return 1
+    suites = sorted({path for mutant in table for path in tests_of(mutant)})
+    sound = trial(root, None, suites)
+    if sound.verdict != "survived":
+        print(f"the tests are not green without any fault: {sound.detail}")
+        return 1
+    with ThreadPoolExecutor(WORKERS) as pool:
+        outcomes = list(pool.map(partial(try_mutant, root), table))
+    print(report(table, outcomes))
+    return int(any(outcome.verdict != "caught" for outcome in outcomes))
+
+
+def mismatches(root: Path, table: Sequence[Mutant]) -> list[str]:
+    """Entries whose original text no longer stands in the source exactly once."""
+    counts = [(mutant, source_of(root, mutant).count(mutant.original)) for mutant in table]
+    return [
+        f"{mutant.module}.py holds {mutant.original!r} {count} times, not once; mend the table: {mutant.says}"
+        for mutant, count in counts
+        if count != 1
+    ]
+
+
+def source_of(root: Path, mutant: Mutant) -> str:
+    """The text of the module that the fault is made in."""
+    return (root / MATHS / f"{mutant.module}.py").read_text(encoding="utf-8")
+
+
+def tests_of(mutant: Mutant) -> list[str]:
+    """The tests that ought to notice."""
+    return [f"tests/{path}" for path in (mutant.tests or f"functional/test_{mutant.module}.py").split()]
+
+
+def try_mutant(root: Path, mutant: Mutant) -> Outcome:
+    """Apply one entry of the table and run its tests."""
+    text = source_of(root, mutant).replace(mutant.original, mutant.fault)
+    return trial(root, (f"{MATHS}/{mutant.module}.py", text), tests_of(mutant))
+
+
+def report(table: Sequence[Mutant], outcomes: Sequence[Outcome]) -> str:
+    """One line for each fault, then the sum."""
+    width = max(len(mutant.says) for mutant in table)
+    lines = [
+        f"{outcome.verdict:<8}  {mutant.module:<11}  {mutant.says:<{width}}  {outcome.detail}"
+        for mutant, outcome in zip(table, outcomes, strict=True)
+    ]
+    caught = sum(outcome.verdict == "caught" for outcome in outcomes)
+    return "\n".join([*lines, "", f"caught {caught} of {len(table)}"])
+
+
+# --- one trial -------------------------------------------------------------------------------------------------------
+
+
+def trial(root: Path, change: tuple[str, str] | None, suites: Sequence[str]) -> Outcome:
+    """Run tests on a copy of the tree in which one file has another text."""
+    with tempfile.TemporaryDirectory(prefix="mutate-") as folder:
+        copy = Path(folder)
+        for name in ("src", "tests"):
+            shutil.copytree(root / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copy(root / "pyproject.toml", copy)
+        if change:
+            (copy / change[0]).write_text(change[1], encoding="utf-8")
+        # no bytecode: a fault of the same length, written within the same second, would pass for the old text
+        environment = {**os.environ, "PYTHONPATH": str(copy / "src"), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
+        return judge(copy, environment, suites)
+
+
+def judge(copy: Path, environment: dict[str, str], suites: Sequence[str]) -> Outcome:
+    """Make sure that the copy is what runs, then read pytest's verdict."""
+    python = partial(subprocess.run, cwd=copy, env=environment, capture_output=True, text=True, timeout=TIMEOUT_SECONDS)
+    where = python([sys.executable, "-c", "import quantail; print(quantail.__file__)"])
+    if not where.stdout.startswith(str(copy)):
+        return Outcome("broken", f"imports {where.stdout.strip() or 'nothing'} instead of the copy")
+    try:
+        answer = python([sys.executable, "-m", "pytest", "-x", "-q", "--tb=no", "-p", "no:cacheprovider", *suites])
+    except subprocess.TimeoutExpired:
+        return Outcome("broken", f"no end after {TIMEOUT_SECONDS} s")
+    return verdict(answer.returncode, answer.stdout)
+
+
+def verdict(code: int, output: str) -> Outcome:
+    """Caught only if pytest exits 1 because a test failed: an error outside the tests proves nothing."""
+    failures = re.findall(r"^FAILED (\S+)", output, re.MULTILINE)
+    if code == 1 and failures:
+        return Outcome("caught", failures[0].rpartition("::")[2])
+    if code == 0:
+        return Outcome("survived", "")
+    return Outcome("broken", f"pytest exits {code}: {output.strip().splitlines()[-1] if output.strip() else 'no output'}")
+
+
+# --- the survey ------------------------------------------------------------------------------------------------------
+
+
+class Edit(NamedTuple):
+    """Bytes [start, end) of a file become other bytes."""
+
+    start: int
+    end: int
+    new: bytes
+
+
+SWAPS = {
+    ast.Lt: ("<", "<="),
+    ast.LtE: ("<=", "<"),
+    ast.Gt: (">", ">="),
+    ast.GtE: (">=", ">"),
+    ast.Eq: ("==", "!="),
+    ast.NotEq: ("!=", "=="),
+    ast.Add: ("+", "-"),
+    ast.Sub: ("-", "+"),
+    ast.Mult: ("*", "/"),
+    ast.Div: ("/", "*"),
+    ast.BitAnd: ("&", "|"),
+    ast.And: ("and", "or"),
+    ast.Or: ("or", "and"),
+}
+OPPOSITES = {"min": "max", "amin": "amax", "minimum": "maximum", "argmin": "argmax", "floor": "ceil"}
+OPPOSITES |= {new: old for old, new in OPPOSITES.items()}
+
+
+def survey(root: Path, count: int, seed: int) -> int:
+    """Random faults; prints those that no test of functional/ notices. Some change nothing: that is for the reader."""
+    drawn = random.Random(seed).sample(every := sorted(all_edits(root)), min(count, len(every)))
+    with ThreadPoolExecutor(WORKERS) as pool:
+        outcomes = list(pool.map(lambda item: try_edit(root, *item), drawn))
+    for (path, edit), outcome in zip(drawn, outcomes, strict=True):
+        if outcome.verdict != "caught":
+            print(f"{outcome.verdict:<8}  {describe(root, path, edit)}  {outcome.detail}".rstrip())
+    tally = Counter(outcome.verdict for outcome in outcomes)
+    print(f"\n{len(drawn)} of {len(every)} possible faults, seed {seed}: " + ", ".join(f"{n} {v}" for v, n in tally.items()))
+    return 0
+
+
+def all_edits(root: Path) -> Iterator[tuple[str, Edit]]:
+    """Every one-token fault in functional/."""
+    for path in sorted((root / MATHS).glob("*.py")):
+        for edit in edits(path.read_bytes()):
+            yield str(path.relative_to(root)), edit
+
+
+def try_edit(root: Path, path: str, edit: Edit) -> Outcome:
+    """The tests of the module first, which mostly settle it; all tests of functional/ if those are silent."""
+    text = apply((root / path).read_bytes(), edit).decode()
+    near = sorted((root / "tests" / "functional").glob(f"test_{Path(path).stem}*.py"))
+    narrow = [str(test.relative_to(root)) for test in near]
+    first = trial(root, (path, text), narrow) if narrow else Outcome("survived", "")
+    return trial(root, (path, text), ["tests/functional"]) if first.verdict == "survived" else first
+
+
+def describe(root: Path, path: str, edit: Edit) -> str:
+    """file:line  old -> new  in: the line."""
+    source = (root / path).read_bytes()
+    number = source.count(b"\n", 0, edit.start) + 1
+    line = source.splitlines()[number - 1].decode().strip()
+    old = source[edit.start : edit.end].decode()
+    return f"{path}:{number}  {old!r} -> {edit.new.decode()!r}  in: {line}"
+
+
+def apply(source: bytes, edit: Edit) -> bytes:
+    """The file with the fault in it."""
+    return source[: edit.start] + edit.new + source[edit.end :]
+
+
+def edits(source: bytes) -> Iterator[Edit]:
+    """The one-token faults of a module; docstrings, error messages and annotations are left alone."""
+    starts = [0]
+    for line in source.splitlines(keepends=True):
+        starts.append(starts[-1] + len(line))
+
+    def begin(node: ast.expr) -> int:
+        return starts[node.lineno - 1] + node.col_offset
+
+    def end(node: ast.expr) -> int:
+        return starts[(node.end_lineno or node.lineno) - 1] + (node.end_col_offset or 0)
+
+    def between(left: ast.expr, right: ast.expr, operator: ast.AST) -> Iterator[Edit]:
+        old, new = SWAPS.get(type(operator), ("", ""))
+        gap = source[end(left) : begin(right)]
+        if old and (at := gap.find(old.encode())) >= 0:
+            yield Edit(end(left) + at, end(left) + at + len(old), new.encode())
+
+    for node in code_nodes(ast.parse(source)):
+        match node:
+            case ast.Compare():
+                operands = [node.left, *node.comparators]
+                for left, right, operator in zip(operands, node.comparators, node.ops, strict=False):
+                    yield from between(left, right, operator)
+            case ast.BinOp():
+                yield from between(node.left, node.right, node.op)
+            case ast.BoolOp():
+                yield from between(node.values[0], node.values[1], node.op)
+            case ast.UnaryOp(op=ast.USub() | ast.Invert() | ast.Not()):
+                yield Edit(begin(node), begin(node) + (3 if isinstance(node.op, ast.Not) else 1), b"")
+            case ast.Constant(value=bool() | int() | float() as value) if value in (0, 1):
+                new = not value if isinstance(value, bool) else 1 - value
+                yield Edit(begin(node), end(node), str(new).encode())
+            case ast.Name(id=name) | ast.Attribute(attr=name) if name in OPPOSITES:
+                yield Edit(end(node) - len(name), end(node), OPPOSITES[name].encode())
+
+
+def code_nodes(node: ast.AST) -> Iterator[ast.AST]:
+    """The nodes that compute: no annotations, no f-strings, nothing inside `raise`."""
+    for name, value in ast.iter_fields(node):
+        if name in ("annotation", "returns"):
+            continue
+        for child in value if isinstance(value, list) else [value]:
+            if isinstance(child, ast.AST) and not isinstance(child, ast.Raise | ast.JoinedStr):
+                yield child
+                yield from code_nodes(child)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
