@@ -333,7 +333,7 @@ def code_lines(source: str) -> set[int]:
 # A name and a year, "Rockafellar & Uryasev 2000", "Nam, Kim & Park 2021"; or the page of ours that derives it,
 # "Source: docs/algorithms.md, ...".
 SOURCE_OF_FORMULA = re.compile(r"[A-Z][\w'’.,&–\- ]*\s\(?(19|20)\d\d\b|Source: \w+/")
-FORMULA = re.compile(r"[=≈∝∫Σ∏√·²½−]")
+FORMULA = re.compile(r"[=≈≤≥∝∫Σ∏√·²½−]|\blog\b")
 SHAPES = re.compile(r"(\[[^\]]*\]|\bscalar\b).*(->|→)|(->|→).*(\[[^\]]*\]|\bscalar\b)", re.DOTALL)
 
 
