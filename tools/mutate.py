@@ -40,7 +40,57 @@ class Mutant(NamedTuple):
     tests: str = ""  # below tests/, space-separated; without any: functional/test_<module>.py
 
 
-TABLE: tuple[Mutant, ...] = ()
+# Signs, off-by-ones, masks, clip sides, divisors: the faults one makes at two in the morning. Longer originals only make
+# the place unique; what changes is one token.
+TABLE = (
+    # time and episodes
+    Mutant("returns", "deltas = rewards + gamma", "deltas = rewards - gamma", "GAE subtracts the next value"),
+    Mutant("returns", "where(rows.terminated, 0.0", "where(rows.truncated, 0.0", "a truncation bootstraps nothing"),
+    Mutant("returns", "where(rows.truncated, final", "where(rows.terminated, final", "final values at terminations"),
+    Mutant("returns", "~(terminated | truncated)", "~(terminated & truncated)", "sums run across episode ends"),
+    Mutant("returns", "goes_on[:-1]])", "goes_on[1:]])", "validity shifted by a row"),
+    Mutant("returns", "decay[t] * sums[-1]", "decay[t] * sums[0]", "sums forget the rows behind"),
+    Mutant("returns", "(follow_noise < lam)", "(follow_noise > lam)", "particles follow with probability 1 − λ"),
+    Mutant("returns", "max=math.log(c_max)", "min=math.log(c_max)", "V-trace cuts the small weights"),
+    Mutant("returns", "/ total).sqrt()", "/ (total - 1)).sqrt()", "advantages divided by n − 1"),
+    Mutant("returns", "std > 64 * FLOAT32_EPS", "std > 0 * FLOAT32_EPS", "rounding noise passes for a signal"),
+    # quantiles
+    Mutant("quantile", "edges[1:]) / 2)", "edges[1:]) / 3)", "levels off the middle of their cells"),
+    Mutant("quantile", "(steps[:packed] + 0.5)", "(steps[:packed] + 1.5)", "tail levels shifted by a cell"),
+    Mutant("quantile", "(error < 0)", "(error > 0)", "the loss learns 1 − τ"),
+    Mutant("quantile", "kappa * (size - 0.5 * kappa)", "kappa * (size + 0.5 * kappa)", "Huber loss jumps at κ"),
+    Mutant("quantile", "clamp(change, -radius", "clamp(change, radius", "clipping knows one side"),
+    Mutant("quantile", "variance > variance_factor", "variance < variance_factor", "clipping widens the narrow"),
+    # risk
+    Mutant("risk", "before + mass < alpha", "before < alpha", "VaR one sample too high"),
+    Mutant("risk", "inside = torch.minimum(", "inside = torch.maximum(", "atoms outside the tail count"),
+    Mutant("risk", "moment = -_gaussian", "moment = _gaussian", "first moment with the wrong sign"),
+    Mutant("risk", "(nu - x).clamp_min(0.0)", "(nu - x).clamp_max(0.0)", "gains are charged, losses are not"),
+    Mutant("risk", "alpha) - nu + limit", "alpha) + nu + limit", "the charge adds ν"),
+    Mutant("risk", "/ (1.0 + multiplier)", "/ (1.0 - multiplier)", "Lagrangian at the wrong scale"),
+    Mutant("risk", "(smoothed[0] - smoothed[-1])", "(smoothed[0] + smoothed[-1])", "D answers the level, not the change"),
+    Mutant("risk", "& (violation > 0)", "& (violation < 0)", "wind-up at the cap"),
+    # atoms
+    Mutant("categorical", "probs * (1 - upper_share)", "probs * (1 + upper_share)", "projection makes mass"),
+    Mutant("categorical", "atoms.clamp(support[0]", "atoms.clamp(support[1]", "the lowest atom stays empty"),
+    Mutant("categorical", "logits.log_softmax(-1)).sum", "logits.softmax(-1)).sum", "cross-entropy without the logarithm"),
+    Mutant("categorical", "noise, right=True)", "noise, right=False)", "atoms without mass are drawn"),
+    # policy
+    Mutant("policy", "clamp(ratio, 1.0 - clip", "clamp(ratio, 1.0 + clip", "the ratio is clipped on one side"),
+    Mutant("policy", "-torch.minimum(", "-torch.maximum(", "the optimistic surrogate"),
+    Mutant("policy", "expm1() - log_ratio", "expm1() + log_ratio", "k3 may be negative"),
+    Mutant("policy", "torch.exp(-log_std_q)", "torch.exp(-log_std_p)", "KL measured in the other σ"),
+    Mutant("policy", "clamp_max(math.log(max", "clamp_min(math.log(max", "AWR weights from below"),
+    # actions
+    Mutant("actions", "log_std) - log_slope", "log_std) + log_slope", "change of variables with the wrong sign"),
+    Mutant("actions", "standard.square() - log_std", "standard.square() + log_std", "density grows with σ"),
+    Mutant("actions", "logsigmoid(-2 * raw)", "logsigmoid(-1 * raw)", "the slope of another squash"),
+    Mutant("actions", "math.log(4.0)", "math.log(2.0)", "the slope of tanh by a factor"),
+    # moments
+    Mutant("moments", "(1 - share) * gap", "(1 + share) * gap", "merged variance too large"),
+    Mutant("moments", "b.weight / torch.where", "a.weight / torch.where", "merging by the wrong count"),
+    Mutant("moments", "(old.mean - new.mean)", "(old.mean + new.mean)", "PopArt shifts by the sum"),
+)
 
 
 class Outcome(NamedTuple):
