@@ -56,7 +56,7 @@ def gae(
     rows = _timeline(rewards, terminated, truncated, valid, same_step=final_values is not None)
     _check_values(rewards, values, final_values)
     deltas = rewards + gamma * _reached(values[1:], final_values, rows) - values[:-1]
-    advantages = _sum_back(deltas, gamma * lam * rows.goes_on, rows.valid)
+    advantages = _sum_back(deltas, gamma * lam * rows.goes_on.to(deltas), rows.valid)
     return advantages, advantages + values[:-1]
 
 
