@@ -331,8 +331,8 @@ def code_lines(source: str) -> set[int]:
 # --- docstrings ------------------------------------------------------------------------------------------------------
 
 # A name and a year, "Rockafellar & Uryasev 2000", "Nam, Kim & Park 2021"; or the page of ours that derives it,
-# "Source: docs/algorithms.md, ...".
-SOURCE_OF_FORMULA = re.compile(r"[A-Z][\w'’.,&–\- ]*\s\(?(19|20)\d\d\b|Source: \w+/")
+# "Source: docs/algorithms.md, ..."; or "Source: definition" where there is nothing to derive.
+SOURCE_OF_FORMULA = re.compile(r"[A-Z][\w'’.,&–\- ]*\s\(?(19|20)\d\d\b|Source: (docs/|definition\b)")
 FORMULA = re.compile(r"[=≈≤≥∝∫Σ∏√·²½−]|\blog\b")
 SHAPES = re.compile(r"(\[[^\]]*\]|\bscalar\b).*(->|→)|(->|→).*(\[[^\]]*\]|\bscalar\b)", re.DOTALL)
 
