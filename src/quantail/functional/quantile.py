@@ -83,9 +83,10 @@ def quantile_huber_loss(quantiles: Tensor, targets: Tensor, taus: Tensor | None 
         taus, _ = midpoint_levels(quantiles.shape[-1], dtype=quantiles.dtype, device=quantiles.device)
     check_shape("taus", taus, quantiles.shape[-1:], "one for each quantile")
     error = targets[..., None, :] - quantiles[..., :, None]  # [..., N, M]
-    size = error.abs()
-    loss = torch.where(size <= kappa, 0.5 * error.square(), kappa * (size - 0.5 * kappa)) if kappa > 0 else size
-    return ((taus[:, None] - (error < 0).to(loss.dtype)).abs() * loss).mean((-2, -1))
+    side = torch.where(error < 0, 1 - taus[:, None], taus[:, None])
+    inner = error.clamp(-kappa, kappa)
+    size = inner * (error - 0.5 * inner) if kappa > 0 else error.abs()
+    return (side * size).mean((-2, -1))
 
 
 def pool_quantiles(critics: Tensor, reduce: str = "mean", masses: Tensor | None = None) -> Tensor:

@@ -49,7 +49,7 @@ def var_of_samples(x: Tensor, alpha: float, weights: Tensor | None = None) -> Te
     check_number("alpha", alpha, 0.0, 1.0, low_open=True)
     x, mass, before = _sorted_with_mass(x, weights)
     index = (before + mass < alpha * REACHED).sum(-1, keepdim=True).clamp_max(x.shape[-1] - 1)
-    return x.gather(-1, index)[..., 0]
+    return x.gather(-1, index.expand(*x.shape[:-1], 1))[..., 0]
 
 
 def cvar_from_categorical(p: Tensor, atoms: Tensor, alpha: float) -> Tensor:
@@ -125,10 +125,10 @@ def var_from_quantiles(q: Tensor, alpha: float, taus: Tensor | None = None) -> T
     if q.shape[-1] == 1:
         return q[..., 0]
     z = _probit(taus)
-    at: Tensor = torch.special.ndtri(z.new_tensor(alpha))
+    at: Tensor = torch.special.ndtri(z.new_tensor([alpha]))
     lower = (torch.searchsorted(z, at) - 1).clamp(0, z.shape[0] - 2)
     share = ((at - z[lower]) / (z[lower + 1] - z[lower])).to(q.dtype)
-    return q[..., lower] + (q[..., lower + 1] - q[..., lower]) * share
+    return torch.lerp(q[..., lower], q[..., lower + 1], share)[..., 0]
 
 
 def ru_cost(x: Tensor, nu: float | Tensor, alpha: float) -> Tensor:
