@@ -219,12 +219,13 @@ PAGE = """<!doctype html>
 <title>Quantail: can the tail be believed?</title>
 <style>
 :root { color-scheme: light dark; --line: #8884; --soft: #8882; }
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 74rem; margin: 2rem auto; padding: 0 1rem; }
 h1 { line-height: 1.2; } .wide { overflow-x: auto; } svg { width: 100%; min-width: 44rem; height: auto; fill: currentColor; }
 table { border-collapse: collapse; font-size: .85rem; font-variant-numeric: tabular-nums; }
 th, td { padding: .3rem .6rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap; }
-td:nth-child(-n+2), th:nth-child(-n+2) { text-align: left; }
-tr.best td { background: var(--soft); font-weight: 600; } .note { padding: .8rem 1rem; background: var(--soft); border-radius: .4rem; }
+td:first-child, th:first-child, .readout td:nth-child(2), .readout th:nth-child(2) { text-align: left; }
+tr.best td { background: var(--soft); font-weight: 600; }
+.note { padding: .8rem 1rem; background: var(--soft); border-radius: .4rem; }
 </style></head><body>
 <h1>Can the tail be believed?</h1>
 <p class="note">This release holds the mathematics only: there is no agent to train yet, so this report shows how well
@@ -232,7 +233,7 @@ its tail figures are computed. Errors are in percent of the exact CVaR; + means 
 <h2>1. What a critic is told</h2>
 <p>Independent N(0, 1) rewards, γ = .99, λ = .95, CVaR<sub>.05</sub> of the discounted return. A scalar λ-return is a mean
 of means: its spread is a fraction of the truth, and a critic trained on it cannot know the tail.</p>
-{{ targets }}
+<div class="wide">{{ targets }}</div>
 <h2>2. Which loss it learns by</h2>
 <p>N = 51 quantiles that minimise the expected quantile-Huber loss of a unit Gaussian, read on the probit axis. With κ as
 large as the standard deviation the quantiles collapse towards the mean.</p>
@@ -240,7 +241,7 @@ large as the standard deviation the quantiles collapse towards the mean.</p>
 <h2>3. How CVaR is read from its quantiles</h2>
 <div class="wide">{{ figure }}</div>
 <p>{{ summary }} Cells: {{ laws }}.</p>
-<div class="wide">{{ readout }}</div>
+<div class="wide readout">{{ readout }}</div>
 </body></html>
 """
 
