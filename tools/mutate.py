@@ -30,6 +30,18 @@ WORKERS = 2
 TIMEOUT_SECONDS = 300
 
 
+# The tests that ought to notice a fault in a module: tests/functional/test_*.py.
+SUITES = {
+    "returns": ("returns", "advantages", "particles", "vtrace"),
+    "quantile": ("quantile", "value_clipping"),
+    "risk": ("risk",),
+    "categorical": ("categorical", "value_clipping"),
+    "policy": ("policy",),
+    "actions": ("actions",),
+    "moments": ("moments",),
+}
+
+
 class Mutant(NamedTuple):
     """One fault: this text, which stands in the file exactly once, becomes that text."""
 
@@ -37,7 +49,6 @@ class Mutant(NamedTuple):
     original: str
     fault: str
     says: str
-    tests: str = ""  # below tests/, space-separated; without any: functional/test_<module>.py
 
 
 # Signs, off-by-ones, masks, clip sides, divisors: the faults one makes at two in the morning. Longer originals only make
@@ -57,8 +68,8 @@ TABLE = (
     # quantiles
     Mutant("quantile", "edges[1:]) / 2)", "edges[1:]) / 3)", "levels off the middle of their cells"),
     Mutant("quantile", "(steps[:packed] + 0.5)", "(steps[:packed] + 1.5)", "tail levels shifted by a cell"),
-    Mutant("quantile", "(error < 0)", "(error > 0)", "the loss learns 1 − τ"),
-    Mutant("quantile", "kappa * (size - 0.5 * kappa)", "kappa * (size + 0.5 * kappa)", "Huber loss jumps at κ"),
+    Mutant("quantile", "where(error < 0", "where(error > 0", "the loss learns 1 − τ"),
+    Mutant("quantile", "error - 0.5 * inner", "error + 0.5 * inner", "the Huber loss is steeper than its name"),
     Mutant("quantile", "clamp(change, -radius", "clamp(change, radius", "clipping knows one side"),
     Mutant("quantile", "variance > variance_factor", "variance < variance_factor", "clipping widens the narrow"),
     # risk
@@ -119,7 +130,7 @@ def run_table(root: Path, table: Sequence[Mutant]) -> int:
     if stale := mismatches(root, table):
         print("\n".join(stale))
         return 1
-    suites = sorted({path for mutant in table for path in tests_of(mutant)})
+    suites = sorted({path for mutant in table for path in tests_of(mutant.module)})
     sound = trial(root, None, suites)
     if sound.verdict != "survived":
         print(f"the tests are not green without any fault: {sound.detail}")
@@ -145,15 +156,15 @@ def source_of(root: Path, mutant: Mutant) -> str:
     return (root / MATHS / f"{mutant.module}.py").read_text(encoding="utf-8")
 
 
-def tests_of(mutant: Mutant) -> list[str]:
-    """The tests that ought to notice."""
-    return [f"tests/{path}" for path in (mutant.tests or f"functional/test_{mutant.module}.py").split()]
+def tests_of(module: str) -> list[str]:
+    """The tests that ought to notice a fault in a module."""
+    return [f"tests/functional/test_{name}.py" for name in SUITES.get(module, (module,))]
 
 
 def try_mutant(root: Path, mutant: Mutant) -> Outcome:
     """Apply one entry of the table and run its tests."""
     text = source_of(root, mutant).replace(mutant.original, mutant.fault)
-    return trial(root, (f"{MATHS}/{mutant.module}.py", text), tests_of(mutant))
+    return trial(root, (f"{MATHS}/{mutant.module}.py", text), tests_of(mutant.module))
 
 
 def report(table: Sequence[Mutant], outcomes: Sequence[Outcome]) -> str:
@@ -199,7 +210,7 @@ def judge(copy: Path, environment: dict[str, str], suites: Sequence[str]) -> Out
 
 def verdict(code: int, output: str) -> Outcome:
     """Caught only if pytest exits 1 because a test failed: an error outside the tests proves nothing."""
-    failures = re.findall(r"^FAILED (\S+)", output, re.MULTILINE)
+    failures = re.findall(r"^FAILED (.+?)(?: - |$)", output, re.MULTILINE)
     if code == 1 and failures:
         return Outcome("caught", failures[0].rpartition("::")[2])
     if code == 0:
@@ -260,8 +271,7 @@ def all_edits(root: Path) -> Iterator[tuple[str, Edit]]:
 def try_edit(root: Path, path: str, edit: Edit) -> Outcome:
     """The tests of the module first, which mostly settle it; all tests of functional/ if those are silent."""
     text = apply((root / path).read_bytes(), edit).decode()
-    near = sorted((root / "tests" / "functional").glob(f"test_{Path(path).stem}*.py"))
-    narrow = [str(test.relative_to(root)) for test in near]
+    narrow = [test for test in tests_of(Path(path).stem) if (root / test).exists()]
     first = trial(root, (path, text), narrow) if narrow else Outcome("survived", "")
     return trial(root, (path, text), ["tests/functional"]) if first.verdict == "survived" else first
 

@@ -45,7 +45,7 @@ def test_every_entry_changes_running_code_and_names_existing_tests(mutate):
         source = mutate.source_of(ROOT, mutant)
         broken = source.replace(mutant.original, mutant.fault)
         assert ast.dump(ast.parse(source)) != ast.dump(ast.parse(broken)), mutant.says
-        assert all((ROOT / path).exists() for path in mutate.tests_of(mutant)), mutant.says
+        assert all((ROOT / path).exists() for path in mutate.tests_of(mutant.module)), mutant.says
 
 
 def test_every_module_of_the_mathematics_is_attacked(mutate):
