@@ -44,7 +44,7 @@ def project(probs: Tensor, atoms: Tensor, support: Tensor) -> Tensor:
     """
     check_rank("probs", probs, 1, "[..., atoms]")
     check_last("atoms", atoms, probs.shape, "rows, atoms")
-    _check_support(support)
+    _check_support("support", support)
     inside = atoms.clamp(support[0], support[-1])
     lower = (torch.searchsorted(support, inside.detach(), right=True) - 1).clamp(0, support.shape[0] - 2)
     upper_share = (inside - support[lower]) / (support[lower + 1] - support[lower])
@@ -116,7 +116,7 @@ def clip_categorical(
     check_rank("logits", logits, 1, "[..., atoms]")
     check_shape("old_probs", old_probs, logits.shape, "as logits")
     check_shape("atoms", atoms, logits.shape[-1:], "one for each logit")
-    _check_support(atoms)
+    _check_support("atoms", atoms)
     check_knob("radius", radius, 0.0)
     check_number("variance_factor", variance_factor, 1.0)
     check_choice("mode", mode, CLIP_MODES)
@@ -172,8 +172,8 @@ def _common_steps(new: Law, old: Law) -> tuple[Tensor, Tensor, Tensor]:
     return new.locations[at], old.locations[old_at], edges.diff(dim=-1)
 
 
-def _check_support(support: Tensor) -> None:
-    check_rank("support", support, 1, "[atoms]")
+def _check_support(name: str, support: Tensor) -> None:
+    check_rank(name, support, 1, "[atoms]")
     if support.ndim != 1 or support.shape[0] < 2:
-        bad_shape("support", support, "[atoms], at least 2 of them")
-    check_increasing(support=support)
+        bad_shape(name, support, "[atoms], at least 2 of them")
+    check_increasing(**{name: support})
