@@ -34,7 +34,7 @@ TIMEOUT_SECONDS = 300
 SUITES = {
     "returns": ("returns", "advantages", "particles", "vtrace"),
     "quantile": ("quantile", "value_clipping"),
-    "risk": ("risk", "pid"),
+    "risk": ("risk", "readout", "pid"),
     "categorical": ("categorical", "value_clipping"),
     "policy": ("policy",),
     "actions": ("actions",),
