@@ -62,6 +62,12 @@ REFUSALS += [
         actions.multi_categorical_log_prob, "action", CHOICE, "action has shape [2]; needs [2, 3] (one index for each choice)"
     ),
 ]
+NEED_AN_AXIS = [
+    (actions.gaussian_log_prob, "mean"),
+    (actions.gaussian_entropy, "log_std"),
+    (actions.categorical_entropy, "logits"),
+]
+REFUSALS += [Refusal(*pair, torch.zeros(()), f"{pair[1]} has shape []; needs [") for pair in NEED_AN_AXIS]
 
 
 @pytest.mark.parametrize("refusal", REFUSALS, ids=name)

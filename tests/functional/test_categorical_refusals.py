@@ -62,6 +62,14 @@ REFUSALS = [
     Refusal(categorical.draw, "noise", torch.zeros(()), "noise has shape []; needs [..., draws]"),
     Refusal(categorical.draw_index, "masses", torch.zeros(()), "masses has shape []; needs [..., cells]"),
 ]
+NEED_AN_AXIS = [
+    (categorical.categorical_mean, "probs"),
+    (categorical.categorical_loss, "logits"),
+    (categorical.project, "support"),
+    (categorical.clip_categorical, "atoms"),
+    (categorical.pool_categorical, "critics"),
+]
+REFUSALS += [Refusal(*pair, torch.zeros(()), f"{pair[1]} has shape []; needs [") for pair in NEED_AN_AXIS]
 
 
 @pytest.mark.parametrize("refusal", REFUSALS, ids=name)

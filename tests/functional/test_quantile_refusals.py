@@ -63,6 +63,11 @@ REFUSALS = [
     Refusal(quantile.clip_quantiles, "variance_factor", 0.5, "variance_factor=0.5 is outside [1, inf)"),
     Refusal(quantile.clip_quantiles, "masses", torch.ones(2), "masses has shape [2]; needs [3] (one for each quantile)"),
 ]
+NEED_AN_AXIS = [
+    (quantile.sort_quantiles, "quantiles"),
+    (quantile.pool_quantiles, "critics"),
+]
+REFUSALS += [Refusal(*pair, torch.zeros(()), f"{pair[1]} has shape []; needs [") for pair in NEED_AN_AXIS]
 
 
 @pytest.mark.parametrize("refusal", REFUSALS, ids=name)

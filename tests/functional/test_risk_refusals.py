@@ -79,6 +79,13 @@ REFUSALS = [
     ),
     Refusal(risk.pid_step, "gains", risk.PidGains(smoothing=1.0), "smoothing=1.0 is outside [0, 1)"),
 ]
+NEED_AN_AXIS = [
+    (risk.var_of_samples, "x"),
+    (risk.var_from_categorical, "p"),
+    (risk.var_from_quantiles, "q"),
+    (risk.cvar_weights, "taus"),
+]
+REFUSALS += [Refusal(*pair, torch.zeros(()), f"{pair[1]} has shape []; needs [") for pair in NEED_AN_AXIS]
 
 
 @pytest.mark.parametrize("refusal", REFUSALS, ids=name)
