@@ -27,13 +27,14 @@ def name(refusal: Refusal) -> str:
     return f"{refusal.function.__name__}-{refusal.argument}"
 
 
-def assert_refused(refusal: Refusal, good: Calls) -> None:
-    """The good call works; with the one bad argument it raises InputError in the words of the table."""
+def assert_refused(refusal: Refusal, good: Calls) -> str:
+    """The good call works; with the one bad argument it raises InputError in the words of the table: the whole message."""
     arguments = good[refusal.function]
     refusal.function(**arguments)
     with pytest.raises(InputError) as caught:
         refusal.function(**{**arguments, refusal.argument: refusal.bad})
     assert refusal.words in str(caught.value)
+    return str(caught.value)
 
 
 def never_refused(module: ModuleType, table: Iterable[Refusal]) -> set[str]:

@@ -154,12 +154,15 @@ def test_weights_are_repetitions():
 
 
 def test_float32_advantages_have_float64_statistics():
-    """100 000 numbers near 1000: a float32 sum of them is off by far more than their rounding."""
-    x = (1000 + torch.randn(100_000, generator=torch.Generator().manual_seed(1))).float()
-    exact = (x.numpy().astype(np.longdouble) - x.numpy().astype(np.longdouble).mean()) / x.numpy().astype(np.longdouble).std()
-    found = normalize_advantages(x)
+    """100 000 numbers near 1000: float32 sums of them, or of their weights, are off by far more than their rounding."""
+    generator = torch.Generator().manual_seed(1)
+    x, weights = 1000 + torch.randn(100_000, generator=generator), torch.rand(100_000, generator=generator)
+    exact, w = x.numpy().astype(np.longdouble), weights.numpy().astype(np.longdouble)
+    exact = exact - (w * exact).sum() / w.sum()
+    exact = exact / np.sqrt((w * exact**2).sum() / w.sum())
+    found = normalize_advantages(x, weights=weights)
     assert found.dtype == torch.float32
-    np.testing.assert_array_equal(found.numpy(), exact.astype(np.float64).astype(np.float32))
+    np.testing.assert_allclose(found, exact.astype(np.float64), rtol=6.1e-8, atol=1e-11)
 
 
 def test_gradients():
