@@ -110,7 +110,7 @@ def cvar_weights(taus: Tensor, alpha: float) -> Tensor:
 
 
 def var_from_quantiles(q: Tensor, alpha: float, taus: Tensor | None = None) -> Tensor:
-    """The α-quantile of a law given by quantiles: θ interpolated at Φ⁻¹(α), as in `cvar_weights`   (Source: docs/algorithms.md).
+    """The α-quantile of a law given by quantiles: as `cvar_weights` reads them   (Source: docs/algorithms.md, CVaR read-out).
 
         Q(α) = θ_i + (θ_{i+1} − θ_i)·(Φ⁻¹(α) − z_i)/(z_{i+1} − z_i),   z = Φ⁻¹(τ);  the outermost segments extrapolate
 
