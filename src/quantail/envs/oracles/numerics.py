@@ -1,6 +1,7 @@
 """Integrals and roots that the optima need, in float64: how exact they are decides how exact an optimum is."""
 
 import math
+import sys
 from collections.abc import Callable
 
 import numpy as np
@@ -9,6 +10,8 @@ from torch import Tensor
 
 INNER_NODES = 32  # Gauss points per piece; exact for polynomials of degree 63
 TAIL = 9.0  # standard deviations beyond which a normal law has no mass that float64 could add: 1e-19
+
+EPS = sys.float_info.epsilon
 
 
 def nodes(low: float, high: float, piece: float) -> tuple[Tensor, Tensor]:
@@ -39,20 +42,31 @@ def cdf(z: Tensor) -> Tensor:
 
 
 def root(rising: Callable[[float], float], low: float, high: float) -> float:
-    """Where a rising function crosses 0, by bisection; the nearer end if it does not cross inside."""
-    if rising(low) >= 0:
+    """Where a rising function crosses 0, to the last digits that matter; the nearer end if it does not cross inside.
+
+    Inverse quadratic interpolation where three points allow it, else bisection (Chandrupatla 1997).
+    """
+    a, b, f_a, f_b = high, low, rising(high), rising(low)
+    if f_b >= 0:
         return low
-    if rising(high) <= 0:
+    if f_a <= 0:
         return high
-    while (middle := 0.5 * (low + high)) not in (low, high):
-        low, high = (low, middle) if rising(middle) >= 0 else (middle, high)
-    return middle
-
-
-def lowest(convex: Callable[[float], float], low: float, high: float) -> float:
-    """Where a convex function is least, by golden section; right to half the digits, its value to all of them."""
-    ratio = (math.sqrt(5) - 1) / 2
-    for _ in range(120):
-        left, right = high - ratio * (high - low), low + ratio * (high - low)
-        low, high = (low, right) if convex(left) <= convex(right) else (left, high)
-    return 0.5 * (low + high)
+    c, f_c, part = a, f_a, 0.5
+    while True:
+        x = a + part * (b - a)
+        f_x = rising(x)
+        if (f_x > 0) == (f_a > 0):
+            c, f_c = a, f_a
+        else:
+            c, b, f_c, f_b = b, a, f_b, f_a
+        a, f_a = x, f_x
+        best, f_best = (a, f_a) if abs(f_a) < abs(f_b) else (b, f_b)
+        least = EPS * (4 * abs(best) + 1e-3 * (high - low)) / abs(b - c)  # smallest step that still moves
+        if least > 0.5 or f_best == 0:
+            return best
+        xi, phi = (a - b) / (c - b), (f_a - f_b) / (f_c - f_b)
+        if phi**2 < xi and (1 - phi) ** 2 < 1 - xi:
+            part = f_a / (f_b - f_a) * f_c / (f_b - f_c) + (c - a) / (b - a) * f_a / (f_c - f_a) * f_b / (f_c - f_b)
+        else:
+            part = 0.5
+        part = min(max(part, least), 1 - least)

@@ -69,8 +69,8 @@ class HiddenRegime(Oracle):
         is carried from step to step on Gauss points: a switch turns its sign, the return adds 2m² + 2m·z.
         """
         drift, spread = 2 * self.m**2, 2 * self.m
-        reach = abs(math.log((1 - self.p) / self.p)) + drift + TAIL * spread
-        points, weights = nodes(-reach, reach, 4 * min(spread, 1.0))
+        reach = abs(math.log((1 - self.p) / self.p)) + TAIL * spread
+        points, weights = nodes(drift - reach, drift + reach, 6 * min(spread, 1.0))
         ahead = self.predicted(points)
         kernel = self._mixed(density, points[:, None] - drift, ahead) / spread * weights  # [to, from]
         right = self._mixed(lambda z: cdf(-z), torch.full((1, 1), -drift, dtype=torch.float64), ahead)[0]  # P(ℓ' > 0 | ℓ)
