@@ -11,3 +11,7 @@ class ConfigError(QuantailError, ValueError):
 
 class InputError(QuantailError, ValueError):
     """An argument whose type, shape, range or content cannot be used."""
+
+
+class TrainingError(QuantailError, RuntimeError):
+    """Training cannot go on; what was good is kept."""

@@ -15,13 +15,14 @@ FLOORS = (
     ("run",),
     ("backtest", "monitor", "checkpoint", "adversary", "loop"),
     ("engine",),
-    ("update", "rollout"),
+    ("control", "statistics", "evaluation"),
+    ("update", "losses", "estimate", "rollout"),
     ("nets", "optim", "market"),
     ("envs",),
     ("kernels",),
     ("functional",),
     ("presets",),
-    ("types", "config", "errors"),
+    ("types", "config", "settings", "errors", "streams"),
 )
 
 # The modules that may import more than the standard library, torch, numpy and safetensors.

@@ -1,0 +1,268 @@
+"""Every setting of a training run, refused at construction when it makes no sense. No torch here.
+
+One frozen dataclass per concern; `Config` holds them. `to_dict` and `from_dict` are strict inverses: an unknown or
+ill-typed key is an error that names the key and the nearest valid one.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from quantail.errors import ConfigError
+from quantail.settings import build, check_choice, check_counts, check_sizes, check_within, to_plain
+
+MEMORIES = ("lstm", "gru", "mingru", "none")
+TRUNKS = ("shared", "actor_critic", "each")
+
+
+@dataclass(frozen=True)
+class NetConfig:
+    """Encoder, memory and the layers after it."""
+
+    encoder_sizes: tuple[int, ...] = (64,)
+    memory: str = "lstm"  # lstm | gru | mingru | none
+    hidden: int = 64
+    layers: int = 1
+    dropout: float = 0.0  # of the memory's outputs, one mask per environment and iteration
+    trunks: str = "actor_critic"  # shared | actor_critic | each: who has an encoder and a memory of its own
+    actor_sizes: tuple[int, ...] = (64,)
+    critic_sizes: tuple[int, ...] = (64,)
+    activation: str = "tanh"
+    squash: str = "none"  # of continuous actions: tanh | sigmoid | none
+    log_std_init: float = 0.0
+    state_dependent_std: bool = False
+    gsde: bool = False  # exploration noise that depends on the state and is held over a rollout
+    ortho_init: bool = True
+
+    def __post_init__(self) -> None:
+        check_sizes(encoder_sizes=self.encoder_sizes, actor_sizes=self.actor_sizes, critic_sizes=self.critic_sizes)
+        check_counts(hidden=self.hidden, layers=self.layers)
+        check_choice("memory", self.memory, MEMORIES)
+        check_choice("trunks", self.trunks, TRUNKS)
+        check_choice("activation", self.activation, ("tanh", "relu", "elu", "gelu", "silu", "leaky_relu"))
+        check_choice("squash", self.squash, ("tanh", "sigmoid", "none"))
+        check_within("dropout", self.dropout, 0.0, 1.0, high_open=True)
+        check_within("log_std_init", self.log_std_init)
+
+
+@dataclass(frozen=True)
+class CriticConfig:
+    """What the critic predicts, from what it learns, and in which units."""
+
+    kind: str = "quantile"  # scalar | quantile | categorical
+    atoms: int = 32  # quantiles, or atoms of a categorical critic
+    levels: str = "tail"  # tail | midpoint
+    twin: bool = True
+    twin_reduce: str = "mean"  # mean | min: which law of the two the advantages see
+    noncrossing: bool = False
+    kappa: float = 0.01  # Huber width, in standard deviations of the return
+    targets: str = "distributional"  # distributional | lambda_return
+    particles: int = 32
+    support_width: float = 5.0  # categorical atoms span ± so many standard deviations
+    vf_coef: float = 0.5
+    normalize_returns: bool = True
+    return_rate: float = 0.1  # of the moving average of the return's moments, per iteration
+
+    def __post_init__(self) -> None:
+        check_choice("kind", self.kind, ("scalar", "quantile", "categorical"))
+        check_choice("levels", self.levels, ("tail", "midpoint"))
+        check_choice("twin_reduce", self.twin_reduce, ("mean", "min"))
+        check_choice("targets", self.targets, ("distributional", "lambda_return"))
+        check_counts(atoms=self.atoms, particles=self.particles)
+        check_within("kappa", self.kappa, 0.0)
+        check_within("support_width", self.support_width, 0.0, low_open=True)
+        check_within("vf_coef", self.vf_coef, 0.0)
+        check_within("return_rate", self.return_rate, 0.0, 1.0, low_open=True)
+        if self.kind == "categorical" and self.atoms < 2:
+            raise ConfigError(f"atoms={self.atoms} cannot hold a categorical law; use at least 2, better 101")
+
+
+@dataclass(frozen=True)
+class ScheduleConfig:
+    """How a quantity runs from its start value over training."""
+
+    kind: str = "constant"  # constant | linear | cosine
+    floor: float = 0.0  # it never falls below
+
+    def __post_init__(self) -> None:
+        check_choice("kind", self.kind, ("constant", "linear", "cosine"))
+        check_within("floor", self.floor, 0.0)
+
+
+@dataclass(frozen=True)
+class OptimConfig:
+    """The optimizer step."""
+
+    name: str = "adam"  # adam | adamw | sgd
+    learning_rate: float = 3e-4
+    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+    eps: float = 1e-5
+    weight_decay: float = 0.0
+    max_grad_norm: float | None = 0.5  # None or <= 0: off
+    patience: int = 10  # so many void steps in a row stop training
+
+    def __post_init__(self) -> None:
+        check_choice("name", self.name, ("adam", "adamw", "sgd"))
+        check_within("learning_rate", self.learning_rate, 0.0, low_open=True)
+        check_within("eps", self.eps, 0.0, low_open=True)
+        check_within("weight_decay", self.weight_decay, 0.0)
+        check_counts(patience=self.patience)
+        if self.max_grad_norm is not None:
+            check_within("max_grad_norm", self.max_grad_norm)
+
+
+@dataclass(frozen=True)
+class PpoConfig:
+    """The rollout and the clipped surrogate."""
+
+    n_steps: int = 128
+    n_epochs: int = 4
+    batch_size: int = 2048  # rows: at or above n_steps whole environments, below it chunks of time
+    micro_batches: int = 1  # a batch in so many parts, their gradients summed: the same step in less memory
+    burn_in: int = 0  # rows before a chunk that only warm up its memory
+    gamma: float = 0.99
+    gae_lambda: float = 0.95
+    clip_range: float = 0.2
+    clip_start: float | None = None  # clip_range at the first iteration, then linearly to clip_range
+    clip_warmup: int = 0  # over so many iterations
+    normalize_advantage: str = "global"  # global | env | off
+    log_ratio_clamp: str = "hard"  # hard | tanh
+
+    def __post_init__(self) -> None:
+        check_counts(n_steps=self.n_steps, n_epochs=self.n_epochs, batch_size=self.batch_size, micro_batches=self.micro_batches)
+        check_within("burn_in", self.burn_in, 0)
+        check_within("gamma", self.gamma, 0.0, 1.0)
+        check_within("gae_lambda", self.gae_lambda, 0.0, 1.0)
+        check_within("clip_range", self.clip_range, 0.0, low_open=True)
+        check_within("clip_warmup", self.clip_warmup, 0)
+        check_choice("normalize_advantage", self.normalize_advantage, ("global", "env", "off"))
+        check_choice("log_ratio_clamp", self.log_ratio_clamp, ("hard", "tanh"))
+        if (self.clip_start is None) != (self.clip_warmup == 0):
+            raise ConfigError(f"clip_start={self.clip_start} with clip_warmup={self.clip_warmup}: set both or neither")
+        if self.clip_start is not None:
+            check_within("clip_start", self.clip_start, 0.0, low_open=True)
+
+
+@dataclass(frozen=True)
+class KlConfig:
+    """When the policy has moved far enough, and what holds it back."""
+
+    target: float | None = None  # None: never stop
+    absolute_factor: float = 1.5  # a batch with KL above factor·target stops the update (SB3's rule)
+    consecutive: int = 0  # so many batches above the target in a row stop it too; 0: off
+    fraction: float = 1.0  # an epoch with more than this share of batches above the target is the last
+    smoothing: float = 0.0  # of the KL that `consecutive` and `fraction` look at
+    epoch_decay: float = 1.0  # a stopped update shortens the next by this factor; a quiet one lengthens it again
+    penalty: float = 0.0  # initial weight of a KL penalty in the loss
+    penalty_max: float = 1.0
+    penalty_kp: float = 0.0  # PI control of the penalty on KL − target
+    penalty_ki: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.target is not None:
+            check_within("target", self.target, 0.0, low_open=True)
+        check_within("absolute_factor", self.absolute_factor, 0.0, low_open=True)
+        check_within("consecutive", self.consecutive, 0)
+        check_within("fraction", self.fraction, 0.0, 1.0)
+        check_within("smoothing", self.smoothing, 0.0, 1.0, high_open=True)
+        check_within("epoch_decay", self.epoch_decay, 0.0, 1.0, low_open=True)
+        check_within("penalty_max", self.penalty_max, 0.0)
+        check_within("penalty", self.penalty, 0.0, self.penalty_max)
+        check_within("penalty_kp", self.penalty_kp, 0.0)
+        check_within("penalty_ki", self.penalty_ki, 0.0)
+        if self.target is None and (self.penalty_kp or self.penalty_ki):
+            raise ConfigError("penalty_kp and penalty_ki steer towards kl.target, which is not set; set it, or both to 0")
+
+
+@dataclass(frozen=True)
+class EntropyConfig:
+    """The entropy bonus: start, decay once the policy's entropy has settled, floor, and a boost when the critic is lost."""
+
+    coef: float = 0.0
+    final: float | None = None  # None: no decay
+    floor: float = 0.0
+    decay_iterations: int = 0
+    plateau_window: int = 0  # 0: the decay starts at once; else when the entropy's slope over the window is small
+    plateau_tolerance: float = 0.0
+    boost_factor: float = 1.0  # per iteration of negative explained variance beyond `boost_patience`
+    boost_patience: int = 2
+    boost_cap: float = 5.0  # times coef
+
+    def __post_init__(self) -> None:
+        check_within("coef", self.coef, 0.0)
+        check_within("floor", self.floor, 0.0)
+        if self.final is not None:
+            check_within("final", self.final, 0.0)
+            if self.decay_iterations < 1:
+                raise ConfigError(f"final={self.final} with decay_iterations={self.decay_iterations}; say over how many")
+        check_within("decay_iterations", self.decay_iterations, 0)
+        check_within("plateau_window", self.plateau_window, 0)
+        check_within("plateau_tolerance", self.plateau_tolerance, 0.0)
+        check_within("boost_factor", self.boost_factor, 1.0)
+        check_within("boost_patience", self.boost_patience, 0)
+        check_within("boost_cap", self.boost_cap, 1.0)
+        if self.plateau_window == 1:
+            raise ConfigError("plateau_window=1 has no slope; use 0 for no plateau, or at least 2")
+
+
+@dataclass(frozen=True)
+class CloneConfig:
+    """Advantage-weighted cloning of the rollout's own actions."""
+
+    coef: float = 0.0
+    final: float = 0.0
+    warmup_steps: int = 0  # environment steps at `coef`
+    decay_steps: int = 0  # then linearly to `final`; 0: stays
+    beta: float = 1.0  # temperature, in standard deviations of the advantage
+    max_weight: float = 20.0
+
+    def __post_init__(self) -> None:
+        check_within("coef", self.coef, 0.0)
+        check_within("final", self.final, 0.0)
+        check_within("warmup_steps", self.warmup_steps, 0)
+        check_within("decay_steps", self.decay_steps, 0)
+        check_within("beta", self.beta, 0.0, low_open=True)
+        check_within("max_weight", self.max_weight, 0.0, low_open=True)
+
+
+@dataclass(frozen=True)
+class InputConfig:
+    """What happens to observations and rewards before anything learns from them."""
+
+    normalize_observations: bool = True
+    clip_observations: float = 10.0
+    reward_scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_within("clip_observations", self.clip_observations, 0.0, low_open=True)
+        check_within("reward_scale", self.reward_scale, 0.0, low_open=True)
+
+
+@dataclass(frozen=True)
+class Config:
+    """A training run."""
+
+    seed: int = 0
+    total_timesteps: int = 100_000
+    net: NetConfig = field(default_factory=NetConfig)
+    critic: CriticConfig = field(default_factory=CriticConfig)
+    ppo: PpoConfig = field(default_factory=PpoConfig)
+    kl: KlConfig = field(default_factory=KlConfig)
+    entropy: EntropyConfig = field(default_factory=EntropyConfig)
+    clone: CloneConfig = field(default_factory=CloneConfig)
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    input: InputConfig = field(default_factory=InputConfig)
+
+    def __post_init__(self) -> None:
+        check_counts(total_timesteps=self.total_timesteps)
+        check_within("seed", self.seed, 0)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, nested as the fields are; tuples as lists."""
+        plain: dict[str, Any] = to_plain(self)
+        return plain
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> "Config":
+        """The inverse of `to_dict`; what is left out has its default, anything else unknown is refused."""
+        built: Config = build(cls, values, "")
+        return built

@@ -1,0 +1,95 @@
+"""From a rollout to what is learned from it: advantages, value targets, and the rows of a batch."""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from quantail.config import Config, CriticConfig
+from quantail.functional.categorical import pool_categorical, project
+from quantail.functional.quantile import pool_quantiles
+from quantail.functional.returns import distributional_targets, gae, normalize_advantages
+from quantail.nets.agent import Agent
+from quantail.rollout import Rollout, tree_map
+from quantail.streams import uniform
+from quantail.types import Law, Observation, Scale
+
+
+class Batch(NamedTuple):
+    """Rows to learn from: a whole rollout, or the part of one optimizer step. L rows of time, S sequences."""
+
+    obs: Observation  # [L, S, ...]
+    start: Tensor  # [L, S] bool
+    action: Tensor  # [L, S, ...]
+    log_prob: Tensor  # [L, S]
+    policy: Any  # parameters of the old action law, [L, S, ...] each
+    action_mask: Tensor | None  # [L, S, ΣK]
+    advantage: Tensor  # [L, S] normalised
+    target: Tensor  # [L, S, M] particles in the critics' scale, or [L, S, N] probabilities
+    policy_weight: Tensor  # [L, S]
+    value_weight: Tensor  # [L, S]
+
+
+class Estimates(NamedTuple):
+    """What a rollout says in raw units, for the statistics and the return normaliser."""
+
+    values: Tensor  # [T+1, B]
+    advantages: Tensor  # [T, B] before normalisation
+    returns: Tensor  # [T, B]
+    particles: Tensor  # [T, B, M]
+
+
+def estimate(rollout: Rollout, agent: Agent, scale: Scale, source: torch.Generator, config: Config) -> tuple[Batch, Estimates]:
+    """Advantages and value targets of a rollout, all in the scale it was collected in. `source` draws the levels."""
+    ppo, critic = config.ppo, config.critic
+    law = pooled_law(agent, rollout.critics, scale, critic)
+    final_law = None if rollout.final_critics is None else pooled_law(agent, rollout.final_critics, scale, critic)
+    values = law_mean(law)
+    final_values = None if final_law is None else law_mean(final_law)
+    ends = (rollout.terminated, rollout.truncated, ppo.gamma, ppo.gae_lambda)
+    advantages, returns = gae(rollout.reward, values, *ends, valid=rollout.valid, final_values=final_values)
+    if critic.targets == "distributional" and critic.kind != "scalar":
+        shape = (*rollout.reward.shape, critic.particles)
+        particles = distributional_targets(
+            rollout.reward, law, *ends, uniform(shape, source), uniform(shape, source), valid=rollout.valid, final_law=final_law
+        )
+    else:
+        particles = returns[..., None]
+    magnitude = torch.maximum(values[:-1].abs(), returns.abs())
+    learned = normalize_advantages(advantages, ppo.normalize_advantage, weights=rollout.policy_weight, magnitude=magnitude)
+    batch = Batch(
+        obs=tree_map(lambda x: x[:-1], rollout.obs),
+        start=rollout.start[:-1],
+        action=rollout.action,
+        log_prob=rollout.log_prob,
+        policy=rollout.policy,
+        action_mask=rollout.action_mask,
+        advantage=learned,
+        target=_target(agent, particles, scale, critic),
+        policy_weight=rollout.policy_weight,
+        value_weight=rollout.value_weight,
+    )
+    return batch, Estimates(values, advantages, returns, particles)
+
+
+def pooled_law(agent: Agent, critics: Tensor, scale: Scale, config: CriticConfig) -> Law:
+    """The law, in raw units, that all critics [C, ..., N] together stand for."""
+    law = agent.values.law(critics)
+    locations = (law.locations * scale.std + scale.mean).to(critics.dtype)
+    if config.kind == "categorical":
+        return Law(locations, pool_categorical(law.masses, locations, config.twin_reduce))
+    return Law(pool_quantiles(locations, config.twin_reduce, law.masses), law.masses)
+
+
+def law_mean(law: Law) -> Tensor:
+    """Mean of each row of a law."""
+    return (law.locations * law.masses).sum(-1)
+
+
+def _target(agent: Agent, particles: Tensor, scale: Scale, config: CriticConfig) -> Tensor:
+    """Particles in the critics' scale; for a categorical critic as probabilities, projected this once."""
+    scaled = ((particles - scale.mean) / scale.std).to(particles.dtype)
+    if config.kind != "categorical":
+        return scaled
+    shares = torch.full_like(scaled, 1 / scaled.shape[-1])
+    return project(shares, scaled, agent.values.atoms)

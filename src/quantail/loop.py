@@ -1,0 +1,145 @@
+"""The loop: collect -> estimate -> update -> report, again and again; one generator, one screen."""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+
+from quantail.config import Config, OptimConfig
+from quantail.control import Control, epochs, knobs, start_control, steer
+from quantail.envs.base import TensorEnv
+from quantail.errors import TrainingError
+from quantail.estimate import estimate
+from quantail.functional.moments import average_moments, batch_moments, merge_moments, scale_of
+from quantail.functional.returns import gae
+from quantail.losses import LossTerm
+from quantail.nets.agent import Agent
+from quantail.rollout import Carry, Noise, Rollout, collect, start_carry
+from quantail.statistics import episode_metrics, metrics_of
+from quantail.streams import Stream, generator, normal, uniform
+from quantail.types import Moments
+from quantail.update import sequences, update
+
+
+class Report(NamedTuple):
+    """What an iteration did; the caller logs, saves, evaluates, stops."""
+
+    iteration: int
+    env_steps: int  # valid rows so far
+    metrics: dict[str, float]
+    agent: Agent
+    carry: Carry
+    control: Control
+    optimizer: torch.optim.Optimizer
+
+
+def train(config: Config, env: TensorEnv, agent: Agent | None = None, loss_terms: Sequence[LossTerm] = ()) -> Iterator[Report]:
+    """Train until `total_timesteps` valid rows are seen; one report per iteration."""
+    agent = agent or make_agent(config, env)
+    optimizer = make_optimizer(agent, config.optim)
+    carry, control, env_steps = begin(config, env, agent), start_control(config), 0
+    while env_steps < config.total_timesteps:
+        i = carry.iteration
+        turned = knobs(control, i, env_steps, config, env.device)
+        drawn = rollout_noise(config, env, agent, i)
+        rollout, carry = collect(env, agent, carry, drawn, config)
+        carry = first_scale(carry, rollout, config) if i == 0 else carry
+        batch, estimates = estimate(rollout, agent, carry.scale, generator(config.seed, Stream.TARGETS, i, env.device), config)
+        groups = sequences(batch, rollout.memory, drawn, config.ppo)
+        order = generator(config.seed, Stream.ORDER, i, env.device)
+        learned = update(
+            agent,
+            optimizer,
+            groups,
+            order,
+            turned,
+            config,
+            loss_terms,
+            epochs=epochs(control, config),
+            void_steps=control.void_steps,
+        )
+        env_steps += int(rollout.valid.sum())
+        metrics = metrics_of(agent, carry, rollout, batch, estimates, learned, turned) | episode_metrics(rollout)
+        if learned.void_steps >= config.optim.patience:
+            raise TrainingError(
+                f"{learned.void_steps} optimizer steps in a row changed nothing, first because of {learned.culprit}; "
+                "the weights are those of the last good step: look there, or lower the learning rate"
+            )
+        carry = refresh(carry, rollout, estimates.particles, agent, config)
+        control = steer(control, i, metrics, bool(learned.stopped), config)._replace(void_steps=learned.void_steps)
+        yield Report(i, env_steps, metrics, agent, carry, control, optimizer)
+
+
+def begin(config: Config, env: TensorEnv, agent: Agent) -> Carry:
+    """Everything that outlives an iteration, before the first."""
+    source = generator(config.seed, Stream.RESET, 0, env.device)
+    return start_carry(env, agent, normal((env.num_envs, env.noise_dim), source))
+
+
+def make_agent(config: Config, env: TensorEnv) -> Agent:
+    """An agent for the environment's spaces; its weights depend on the seed alone, and no global stream moves."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(generator(config.seed, Stream.INIT, 0).initial_seed())
+        return Agent(env.observation_space, env.action_space, config.net, config.critic).to(env.device)
+
+
+def make_optimizer(agent: Agent, config: OptimConfig) -> torch.optim.Optimizer:
+    """The optimizer by name; its learning rate is set anew in every iteration."""
+    if config.name == "sgd":
+        return torch.optim.SGD(agent.parameters(), config.learning_rate, weight_decay=config.weight_decay)
+    kind = torch.optim.AdamW if config.name == "adamw" else torch.optim.Adam
+    return kind(agent.parameters(), config.learning_rate, eps=config.eps, weight_decay=config.weight_decay)
+
+
+def rollout_noise(config: Config, env: TensorEnv, agent: Agent, iteration: int) -> Noise:
+    """All that the rollout of an iteration draws."""
+    rows = (config.ppo.n_steps, env.num_envs)
+    act, environment, dropout, explore = (
+        generator(config.seed, stream, iteration, env.device)
+        for stream in (Stream.ACT, Stream.ENVIRONMENT, Stream.DROPOUT, Stream.EXPLORE)
+    )
+    draw = uniform if agent.policy.noise_kind == "uniform" else normal
+    dropped, explored = agent.dropout_shape(env.num_envs), agent.explore_shape(env.num_envs)
+    return Noise(
+        act=draw((*rows, agent.policy.noise_dim), act),
+        environment=normal((*rows, env.noise_dim), environment),
+        dropout=None if dropped is None else agent.dropout_mask(uniform(dropped, dropout)),
+        explore=None if explored is None else normal(explored, explore),
+    )
+
+
+def first_scale(carry: Carry, rollout: Rollout, config: Config) -> Carry:
+    """The scale of the very first iteration: that of the rollout's discounted rewards, nothing being known of values yet."""
+    if not config.critic.normalize_returns:
+        return carry
+    nothing = torch.zeros_like(rollout.start, dtype=rollout.reward.dtype)
+    _, sums = gae(rollout.reward, nothing, rollout.terminated, rollout.truncated, config.ppo.gamma, 1.0, valid=rollout.valid)
+    moments = batch_moments(sums, (0, 1), rollout.value_weight)
+    return with_scale(carry, moments._replace(weight=torch.ones_like(moments.weight)))  # one step of the moving average
+
+
+def refresh(carry: Carry, rollout: Rollout, particles: torch.Tensor, agent: Agent, config: Config) -> Carry:
+    """After the update: what was seen enters the statistics, and the heads say the same in the new units."""
+    observed = {name: merge_moments(known, rollout.raw_moments[name]) for name, known in carry.obs_moments.items()}
+    carry = carry._replace(obs_moments=observed)
+    if not config.critic.normalize_returns:
+        return carry
+    seen = batch_moments(particles, (0, 1, 2), rollout.value_weight)
+    moments = average_moments(carry.return_moments, seen, config.critic.return_rate)
+    if config.critic.kind == "categorical" and not outgrown(carry, rollout, particles, config):
+        return carry._replace(return_moments=moments)
+    later = with_scale(carry, moments)
+    agent.values.rescale_(carry.scale, later.scale)
+    return later
+
+
+def outgrown(carry: Carry, rollout: Rollout, particles: torch.Tensor, config: Config) -> bool:
+    """Whether more than 0.5 % of the targets lie outside a categorical critic's atoms."""
+    outside = ((particles - carry.scale.mean) / carry.scale.std).abs() > config.critic.support_width
+    share = (outside.double().mean(-1) * rollout.value_weight).sum() / rollout.value_weight.sum()
+    return bool(share > 0.005)
+
+
+def with_scale(carry: Carry, moments: Moments) -> Carry:
+    """The carry with new moments of the return, and the scale they give."""
+    return carry._replace(return_moments=moments, scale=scale_of(moments))

@@ -1,0 +1,300 @@
+"""Collecting: environments + agent + carry -> rollout + carry.
+
+Row t holds what the agent saw and did at time t. Row T serves the bootstrap and becomes row 0 of the next rollout, so the
+carry is the state *before* it: memory, observation and flags of a row that has not been acted on.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from quantail.config import Config, InputConfig, PpoConfig
+from quantail.envs.base import TensorEnv
+from quantail.functional.moments import batch_moments, no_moments, standardize
+from quantail.nets.agent import Agent, Memory
+from quantail.types import Moments, Observation, Scale, Step
+
+ObservationMoments = Mapping[str, Moments]  # by part; the one part of a plain observation is ""
+
+
+class Carry(NamedTuple):
+    """All that outlives an iteration besides weights, optimizer and knobs."""
+
+    env_state: Any
+    obs: Observation  # [B, ...] raw, the row that comes next
+    start: Tensor  # [B] bool, whether that row starts an episode
+    ended: Tensor  # [B] bool, whether the row before it ended one
+    muted: Tensor  # [B] bool, whether the environment weighs nothing until its next start
+    action_mask: Tensor | None  # [B, ΣK] bool
+    memory: Memory
+    episode_return: Tensor  # [B] of the running episode
+    episode_length: Tensor  # [B]
+    obs_moments: ObservationMoments
+    return_moments: Moments  # of the value targets, raw
+    scale: Scale  # in which the critics speak
+    iteration: int
+
+
+class Rollout(NamedTuple):
+    """T rows of B environments, and the row the bootstrap needs."""
+
+    obs: Observation  # [T+1, B, ...] standardised once, so that replay sees what the actor saw
+    start: Tensor  # [T+1, B] bool
+    critics: Tensor  # [C, T+1, B, N] raw outputs, in the carry's scale
+    action: Tensor  # [T, B, ...] raw, before any squash
+    log_prob: Tensor  # [T, B]
+    policy: Any  # parameters of the action law, [T, B, ...] each
+    action_mask: Tensor | None  # [T, B, ΣK] bool
+    reward: Tensor  # [T, B] scaled
+    pnl: Tensor  # [T, B] raw
+    terminated: Tensor  # [T, B] bool
+    truncated: Tensor  # [T, B] bool
+    valid: Tensor  # [T, B] bool
+    policy_weight: Tensor  # [T, B]
+    value_weight: Tensor  # [T, B]
+    final_critics: Tensor | None  # [C, T, B, N] of final observations, where the source gives them separately
+    memory: Mapping[int, Memory]  # before row t, for each t where a training chunk (or its burn-in) starts
+    raw_moments: ObservationMoments  # of this rollout's raw observations, to merge after the update
+    episode_return: Tensor  # [T, B] of the episode that ended in this row; NaN where none did
+    episode_length: Tensor  # [T, B]
+    not_finite: Tensor  # [T, B, 3] bool: reward, pnl, next observation
+    info: Mapping[str, Tensor]  # [T, B] each
+
+
+class Noise(NamedTuple):
+    """What one rollout draws."""
+
+    act: Tensor  # [T, B, D] as the policy head asks: standard normal or uniform
+    environment: Tensor  # [T, B, E] standard normal
+    dropout: Tensor | None = None  # [R, B, H] masks, held over the iteration
+    explore: Tensor | None = None  # [B, D, A] standard normal, held over the iteration
+
+
+class _Row(NamedTuple):
+    """What is recorded at one time; the fields of `Rollout` without the time axis."""
+
+    obs: Observation
+    raw_obs: Observation
+    start: Tensor
+    critics: Tensor
+    action: Tensor
+    log_prob: Tensor
+    policy: Any
+    action_mask: Tensor | None
+    reward: Tensor
+    pnl: Tensor
+    terminated: Tensor
+    truncated: Tensor
+    valid: Tensor
+    policy_weight: Tensor
+    value_weight: Tensor
+    final_critics: Tensor | None
+    episode_return: Tensor
+    episode_length: Tensor
+    not_finite: Tensor
+    info: Mapping[str, Tensor]
+
+
+def start_carry(env: TensorEnv, agent: Agent, noise: Tensor) -> Carry:
+    """The carry of environments just reset (noise [B, E]): memory zero, nothing seen, scale 1."""
+    env_state, obs = env.reset(noise)
+    obs, bad = _zero_bad(obs)
+    never, zero = torch.zeros_like(bad), torch.zeros(env.num_envs, device=bad.device)
+    nothing = no_moments(device=bad.device)
+    return Carry(
+        env_state=env_state,
+        obs=obs,
+        start=~never,
+        ended=never,
+        muted=bad,
+        action_mask=None,
+        memory=agent.initial_memory(env.num_envs),
+        episode_return=zero,
+        episode_length=zero,
+        obs_moments={name: no_moments(part.shape[1:], device=bad.device) for name, part in _real_parts(obs).items()},
+        return_moments=nothing,
+        scale=Scale(nothing.mean, nothing.variance.sqrt()),
+        iteration=0,
+    )
+
+
+@torch.no_grad()
+def collect(env: TensorEnv, agent: Agent, carry: Carry, noise: Noise, config: Config) -> tuple[Rollout, Carry]:
+    """As many rows as the noise has; agent and observation statistics stay as they are."""
+    rows: list[_Row] = []
+    snapshots: dict[int, Memory] = {}
+    starts = {begin for begin, _, _ in chunks(len(noise.act), config.ppo)}
+    for t in range(len(noise.act)):
+        if t in starts:
+            snapshots[t] = carry.memory
+        row, carry = _collect_row(env, agent, carry, noise, t, config.input)
+        rows.append(row)
+    last = standardize_observation(carry.obs, carry.obs_moments, config.input)
+    bootstrap, _ = agent.unroll(_time_axis(last), carry.memory, carry.start[None], _mask_row(carry), dropout=noise.dropout)
+    many = _stack(rows)
+    parts = _real_parts(many.raw_obs)
+    rollout = Rollout(
+        **{field: getattr(many, field) for field in _Row._fields if field in Rollout._fields},
+        memory=snapshots,
+        raw_moments={name: batch_moments(part, (0, 1), many.value_weight) for name, part in parts.items()},
+    )
+    critics = many.critics.movedim(0, 1)
+    final = None if many.final_critics is None else many.final_critics.movedim(0, 1)
+    return rollout._replace(
+        obs=_append(many.obs, last),
+        start=torch.cat([many.start, carry.start[None]]),
+        critics=torch.cat([critics, bootstrap.critics], 1),
+        final_critics=final,
+    ), carry._replace(iteration=carry.iteration + 1)
+
+
+def chunks(steps: int, ppo: PpoConfig) -> list[tuple[int, int, int]]:
+    """Training chunks of a rollout as (begin, learn_from, end): rows in front of `learn_from` only warm up the memory.
+
+    A batch of at least n_steps rows takes whole environments, one chunk of all rows; a smaller one cuts time into pieces of
+    batch_size rows, the last perhaps shorter.
+    """
+    length = min(ppo.batch_size, steps)
+    return [(max(at - ppo.burn_in, 0), at, min(at + length, steps)) for at in range(0, steps, length)]
+
+
+def standardize_observation(obs: Observation, moments: ObservationMoments, config: InputConfig) -> Observation:
+    """Real parts in units of what was seen before this rollout; images and choices as they are."""
+    if not config.normalize_observations:
+        return obs
+    if isinstance(obs, Tensor):
+        return standardize(obs, moments[""], config.clip_observations) if "" in moments else obs
+    return {
+        name: standardize(part, moments[name], config.clip_observations) if name in moments else part
+        for name, part in obs.items()
+    }
+
+
+def _collect_row(env: TensorEnv, agent: Agent, carry: Carry, noise: Noise, t: int, config: InputConfig) -> tuple[_Row, Carry]:
+    """See, act, step: what is recorded at time t, and the carry of row t + 1."""
+    obs = standardize_observation(carry.obs, carry.obs_moments, config)
+    outputs, memory = agent.unroll(
+        _time_axis(obs), carry.memory, carry.start[None], _mask_row(carry), dropout=noise.dropout, explore=noise.explore
+    )
+    params = tree_map(lambda x: x[0], outputs.policy)
+    action = agent.policy.sample(params, noise.act[t])
+    env_state, step = env.step(carry.env_state, agent.policy.to_env(action), noise.environment[t])
+    reward, pnl, next_obs, not_finite = _finite(step)
+    valid = torch.ones_like(carry.ended) if env.same_step else ~carry.ended
+    bad = carry.muted | not_finite[:, :2].any(-1)
+    weight = (valid & ~bad).to(reward.dtype)
+    total, length = carry.episode_return + reward * valid, carry.episode_length + valid
+    done = step.terminated | step.truncated
+    row = _Row(
+        obs=obs,
+        raw_obs=carry.obs,
+        start=carry.start,
+        critics=outputs.critics[:, 0],
+        action=action,
+        log_prob=agent.policy.log_prob(params, action),
+        policy=params,
+        action_mask=_recorded_mask(carry, step),
+        reward=reward * config.reward_scale,
+        pnl=pnl,
+        terminated=step.terminated,
+        truncated=step.truncated,
+        valid=valid,
+        policy_weight=weight if step.policy_weight is None else weight * step.policy_weight,
+        value_weight=weight,
+        final_critics=_final_critics(agent, step, memory, carry, noise, config),
+        episode_return=torch.where(done, total, torch.nan),
+        episode_length=length,
+        not_finite=not_finite,
+        info=step.info,
+    )
+    carry = carry._replace(env_state=env_state, obs=next_obs, action_mask=step.action_mask, memory=memory)
+    return row, _next_flags(carry, done, bad, not_finite[:, 2], (total, length), env.same_step)
+
+
+def _next_flags(
+    carry: Carry, done: Tensor, bad: Tensor, bad_obs: Tensor, running: tuple[Tensor, Tensor], same_step: bool
+) -> Carry:
+    """What the next row is: the start of an episode, one without effect, one that weighs nothing."""
+    start = done if same_step else carry.ended
+    return carry._replace(
+        start=start,
+        ended=done,
+        muted=(bad & ~start) | bad_obs,
+        episode_return=torch.where(done, 0.0, running[0]),
+        episode_length=torch.where(done, 0.0, running[1]),
+    )
+
+
+def _final_critics(agent: Agent, step: Step, memory: Memory, carry: Carry, noise: Noise, config: InputConfig) -> Tensor | None:
+    """Critics at the final observation of a SAME_STEP source, from the memory after o_t: it is the next of its episode."""
+    if step.final_obs is None:
+        return None
+    final = standardize_observation(_zero_bad(step.final_obs)[0], carry.obs_moments, config)
+    never = torch.zeros_like(carry.start)[None]
+    return agent.unroll(_time_axis(final), memory, never, None, dropout=noise.dropout)[0].critics[:, 0]
+
+
+def _finite(step: Step) -> tuple[Tensor, Tensor, Observation, Tensor]:
+    """Reward, pnl and observation with zeros for what is not finite, and which of the three were bad, [B, 3]."""
+    obs, bad_obs = _zero_bad(step.obs)
+    bad_reward = ~step.reward.isfinite()
+    reward = torch.where(bad_reward, 0.0, step.reward)
+    bad_pnl = torch.zeros_like(bad_reward) if step.pnl is None else ~step.pnl.isfinite()
+    pnl = reward if step.pnl is None else torch.where(bad_pnl, 0.0, step.pnl)
+    return reward, pnl, obs, torch.stack([bad_reward, bad_pnl, bad_obs], -1)
+
+
+def _zero_bad(obs: Observation) -> tuple[Observation, Tensor]:
+    """An observation with zeros where it is not finite, and which rows had any of those, [B]."""
+    parts = _real_parts(obs)
+    rows = next(iter(obs.values())) if isinstance(obs, Mapping) else obs
+    bad = torch.zeros(len(rows), dtype=torch.bool, device=rows.device)
+    for part in parts.values():
+        bad = bad | ~part.isfinite().flatten(1).all(-1)
+    return tree_map(lambda x: torch.where(x.isfinite(), x, 0.0) if x.is_floating_point() else x, obs), bad
+
+
+def _real_parts(obs: Observation) -> dict[str, Tensor]:
+    """The parts of an observation that are real numbers, by name."""
+    parts = obs.items() if isinstance(obs, Mapping) else [("", obs)]
+    return {name: part for name, part in parts if part.is_floating_point()}
+
+
+def tree_map(function: Callable[..., Any], first: Any, *others: Any) -> Any:
+    """The function on every tensor of alike nested records; None stays None."""
+    if first is None:
+        return None
+    if isinstance(first, Mapping):
+        return {key: tree_map(function, value, *(other[key] for other in others)) for key, value in first.items()}
+    if isinstance(first, tuple):
+        parts = [tree_map(function, *values) for values in zip(first, *others, strict=True)]
+        return type(first)(*parts) if hasattr(first, "_fields") else tuple(parts)
+    return function(first, *others)
+
+
+def _stack(rows: Sequence[_Row]) -> _Row:
+    stacked: _Row = tree_map(lambda *parts: torch.stack(parts), *rows)
+    return stacked
+
+
+def _append(many: Observation, last: Observation) -> Observation:
+    longer: Observation = tree_map(lambda x, y: torch.cat([x, y[None]]), many, last)
+    return longer
+
+
+def _time_axis(obs: Observation) -> Observation:
+    row: Observation = tree_map(lambda x: x[None], obs)
+    return row
+
+
+def _mask_row(carry: Carry) -> Tensor | None:
+    return None if carry.action_mask is None else carry.action_mask[None]
+
+
+def _recorded_mask(carry: Carry, step: Step) -> Tensor | None:
+    """Which choices this row allowed; a reset says nothing about that, and then all are."""
+    if carry.action_mask is None and step.action_mask is not None:
+        return torch.ones_like(step.action_mask)
+    return carry.action_mask

@@ -1,0 +1,145 @@
+"""Settings refuse nonsense at construction, and go to plain values and back without loss."""
+
+import dataclasses
+import json
+
+import pytest
+
+from quantail.config import (
+    CloneConfig,
+    Config,
+    CriticConfig,
+    EntropyConfig,
+    InputConfig,
+    KlConfig,
+    NetConfig,
+    OptimConfig,
+    PpoConfig,
+    ScheduleConfig,
+)
+from quantail.errors import ConfigError
+
+REFUSED = [
+    (NetConfig, {"encoder_sizes": (64, 0)}),
+    (NetConfig, {"encoder_sizes": [64]}),
+    (NetConfig, {"memory": "transformer"}),
+    (NetConfig, {"hidden": 0}),
+    (NetConfig, {"layers": 1.5}),
+    (NetConfig, {"dropout": 1.0}),
+    (NetConfig, {"trunks": "both"}),
+    (NetConfig, {"actor_sizes": (0,)}),
+    (NetConfig, {"critic_sizes": (0,)}),
+    (NetConfig, {"activation": "tan"}),
+    (NetConfig, {"squash": "softsign"}),
+    (NetConfig, {"log_std_init": float("nan")}),
+    (CriticConfig, {"kind": "c51"}),
+    (CriticConfig, {"atoms": 0}),
+    (CriticConfig, {"kind": "categorical", "atoms": 1}),
+    (CriticConfig, {"levels": "head"}),
+    (CriticConfig, {"twin_reduce": "max"}),
+    (CriticConfig, {"kappa": -0.1}),
+    (CriticConfig, {"targets": "td"}),
+    (CriticConfig, {"particles": 0}),
+    (CriticConfig, {"support_width": 0.0}),
+    (CriticConfig, {"vf_coef": -1.0}),
+    (CriticConfig, {"return_rate": 0.0}),
+    (ScheduleConfig, {"kind": "step"}),
+    (ScheduleConfig, {"floor": -1e-6}),
+    (OptimConfig, {"name": "adamax"}),
+    (OptimConfig, {"learning_rate": 0.0}),
+    (OptimConfig, {"eps": 0.0}),
+    (OptimConfig, {"weight_decay": -0.1}),
+    (OptimConfig, {"max_grad_norm": float("inf")}),
+    (OptimConfig, {"patience": 0}),
+    (PpoConfig, {"n_steps": 0}),
+    (PpoConfig, {"n_epochs": 0}),
+    (PpoConfig, {"batch_size": 0}),
+    (PpoConfig, {"micro_batches": 0}),
+    (PpoConfig, {"burn_in": -1}),
+    (PpoConfig, {"gamma": 1.01}),
+    (PpoConfig, {"gae_lambda": -0.1}),
+    (PpoConfig, {"clip_range": 0.0}),
+    (PpoConfig, {"clip_start": 0.3}),
+    (PpoConfig, {"clip_warmup": 3}),
+    (PpoConfig, {"clip_start": -0.3, "clip_warmup": 3}),
+    (PpoConfig, {"normalize_advantage": "batch"}),
+    (PpoConfig, {"log_ratio_clamp": "soft"}),
+    (KlConfig, {"target": 0.0}),
+    (KlConfig, {"absolute_factor": 0.0}),
+    (KlConfig, {"consecutive": -1}),
+    (KlConfig, {"fraction": 1.1}),
+    (KlConfig, {"smoothing": 1.0}),
+    (KlConfig, {"epoch_decay": 0.0}),
+    (KlConfig, {"penalty": 2.0}),
+    (KlConfig, {"penalty_max": -1.0}),
+    (KlConfig, {"penalty_kp": 0.1}),
+    (KlConfig, {"target": 0.1, "penalty_ki": -0.1}),
+    (EntropyConfig, {"coef": -1.0}),
+    (EntropyConfig, {"final": 0.0}),
+    (EntropyConfig, {"final": -1.0, "decay_iterations": 5}),
+    (EntropyConfig, {"floor": -1.0}),
+    (EntropyConfig, {"plateau_window": 1}),
+    (EntropyConfig, {"plateau_tolerance": -1.0}),
+    (EntropyConfig, {"boost_factor": 0.5}),
+    (EntropyConfig, {"boost_patience": -1}),
+    (EntropyConfig, {"boost_cap": 0.5}),
+    (CloneConfig, {"coef": -1.0}),
+    (CloneConfig, {"final": -1.0}),
+    (CloneConfig, {"warmup_steps": -1}),
+    (CloneConfig, {"decay_steps": -1}),
+    (CloneConfig, {"beta": 0.0}),
+    (CloneConfig, {"max_weight": 0.0}),
+    (InputConfig, {"clip_observations": 0.0}),
+    (InputConfig, {"reward_scale": 0.0}),
+    (Config, {"seed": -1}),
+    (Config, {"total_timesteps": 0}),
+]
+EVERY = Config(
+    seed=3,
+    net=NetConfig(encoder_sizes=(5, 7), actor_sizes=(), dropout=0.1),
+    kl=KlConfig(target=0.02, penalty=0.5, penalty_ki=0.1),
+    optim=OptimConfig(schedule=ScheduleConfig("cosine", 1e-5), max_grad_norm=None),
+)
+
+
+@pytest.mark.parametrize(("kind", "values"), REFUSED, ids=lambda x: x.__name__ if isinstance(x, type) else "-".join(x))
+def test_nonsense_is_refused_and_named(kind, values):
+    with pytest.raises(ConfigError, match="|".join(values)):
+        kind(**values)
+
+
+def test_every_setting_is_refused_somewhere():
+    """Flags have no wrong value; every other setting has one in the table."""
+    for kind in {kind for kind, _ in REFUSED}:
+        plain = {one.name for one in dataclasses.fields(kind) if one.type not in ("bool", bool)}
+        nested = {one.name for one in dataclasses.fields(kind) if one.default is dataclasses.MISSING}
+        assert plain - nested <= {name for other, values in REFUSED if other is kind for name in values} | {"decay_iterations"}
+
+
+def test_there_and_back():
+    assert Config.from_dict(EVERY.to_dict()) == EVERY
+    assert Config.from_dict(json.loads(json.dumps(EVERY.to_dict()))) == EVERY
+    assert Config.from_dict({}) == Config()
+
+
+def test_whole_numbers_stand_for_real_ones():
+    assert Config.from_dict({"critic": {"kappa": 0}}).critic.kappa == 0.0
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"sede": 1}, "sede is no setting; did you mean seed"),
+        ({"ppo": {"gama": 0.9}}, "ppo.gama is no setting; did you mean ppo.gamma"),
+        ({"ppo": {"gamma": "0.9"}}, "ppo.gamma='0.9' is str; needs float"),
+        ({"ppo": {"n_steps": True}}, "ppo.n_steps=True is bool; needs int"),
+        ({"ppo": {"n_steps": 2.5}}, "ppo.n_steps=2.5 is float; needs int"),
+        ({"critic": {"twin": 1}}, "critic.twin=1 is int; needs bool"),
+        ({"net": {"encoder_sizes": [64, "a"]}}, r"net.encoder_sizes\[1\]='a' is str; needs int"),
+        ({"net": 7}, "net is 7; needs a mapping"),
+        ({"optim": {"schedule": {"kind": "linaer"}}}, "did you mean linear"),
+    ],
+)
+def test_a_wrong_key_or_type_is_named(values, message):
+    with pytest.raises(ConfigError, match=message):
+        Config.from_dict(values)
