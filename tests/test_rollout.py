@@ -159,7 +159,7 @@ def test_the_bootstrap_is_the_value_of_the_final_observation_with_the_memory_of_
 
 
 def final_observation(rollout, before, t, b, same_step):
-    """What the environment showed after step t: in NEXT_STEP it stands in the next row; else it is one more tick of the clock."""
+    """What the environment showed after step t: the next row (NEXT_STEP), or else one more tick of the clock."""
     if not same_step:
         return rollout.obs[t + 1, b]
     moments = before.obs_moments[""]
