@@ -135,10 +135,15 @@ def run_table(root: Path, table: Sequence[Mutant]) -> int:
     if sound.verdict != "survived":
         print(f"the tests are not green without any fault: {sound.detail}")
         return 1
+    width = max(len(mutant.says) for mutant in table)
+    caught = 0
     with ThreadPoolExecutor(WORKERS) as pool:
-        outcomes = list(pool.map(partial(try_mutant, root), table))
-    print(report(table, outcomes))
-    return int(any(outcome.verdict != "caught" for outcome in outcomes))
+        for mutant, outcome in zip(table, pool.map(partial(try_mutant, root), table), strict=True):
+            caught += outcome.verdict == "caught"
+            line = f"{outcome.verdict:<8}  {mutant.module:<11}  {mutant.says:<{width}}  {outcome.detail}"
+            print(line.rstrip(), flush=True)
+    print(f"\ncaught {caught} of {len(table)}")
+    return int(caught < len(table))
 
 
 def mismatches(root: Path, table: Sequence[Mutant]) -> list[str]:
@@ -167,17 +172,6 @@ def try_mutant(root: Path, mutant: Mutant) -> Outcome:
     return trial(root, (f"{MATHS}/{mutant.module}.py", text), tests_of(mutant.module))
 
 
-def report(table: Sequence[Mutant], outcomes: Sequence[Outcome]) -> str:
-    """One line for each fault, then the sum."""
-    width = max(len(mutant.says) for mutant in table)
-    lines = [
-        f"{outcome.verdict:<8}  {mutant.module:<11}  {mutant.says:<{width}}  {outcome.detail}"
-        for mutant, outcome in zip(table, outcomes, strict=True)
-    ]
-    caught = sum(outcome.verdict == "caught" for outcome in outcomes)
-    return "\n".join([*lines, "", f"caught {caught} of {len(table)}"])
-
-
 # --- one trial -------------------------------------------------------------------------------------------------------
 
 
@@ -198,10 +192,10 @@ def trial(root: Path, change: tuple[str, str] | None, suites: Sequence[str]) -> 
 def judge(copy: Path, environment: dict[str, str], suites: Sequence[str]) -> Outcome:
     """Make sure that the copy is what runs, then read pytest's verdict."""
     python = partial(subprocess.run, cwd=copy, env=environment, capture_output=True, text=True, timeout=TIMEOUT_SECONDS)
-    where = python([sys.executable, "-c", "import quantail; print(quantail.__file__)"])
-    if not where.stdout.startswith(str(copy)):
-        return Outcome("broken", f"imports {where.stdout.strip() or 'nothing'} instead of the copy")
     try:
+        where = python([sys.executable, "-c", "import quantail; print(quantail.__file__)"])
+        if not where.stdout.startswith(str(copy)):
+            return Outcome("broken", f"imports {where.stdout.strip() or 'nothing'} instead of the copy")
         answer = python([sys.executable, "-m", "pytest", "-x", "-q", "--tb=no", "-p", "no:cacheprovider", *suites])
     except subprocess.TimeoutExpired:
         return Outcome("broken", f"no end after {TIMEOUT_SECONDS} s")
@@ -251,12 +245,13 @@ OPPOSITES |= {new: old for old, new in OPPOSITES.items()}
 def survey(root: Path, count: int, seed: int) -> int:
     """Random faults; prints those that no test of functional/ notices. Some change nothing: that is for the reader."""
     drawn = random.Random(seed).sample(every := sorted(all_edits(root)), min(count, len(every)))
+    verdicts = []
     with ThreadPoolExecutor(WORKERS) as pool:
-        outcomes = list(pool.map(lambda item: try_edit(root, *item), drawn))
-    for (path, edit), outcome in zip(drawn, outcomes, strict=True):
-        if outcome.verdict != "caught":
-            print(f"{outcome.verdict:<8}  {describe(root, path, edit)}  {outcome.detail}".rstrip())
-    tally = Counter(outcome.verdict for outcome in outcomes)
+        for (path, edit), outcome in zip(drawn, pool.map(lambda item: try_edit(root, *item), drawn), strict=True):
+            verdicts.append(outcome.verdict)
+            if outcome.verdict != "caught":
+                print(f"{outcome.verdict:<8}  {describe(root, path, edit)}  {outcome.detail}".rstrip(), flush=True)
+    tally = Counter(verdicts)
     print(f"\n{len(drawn)} of {len(every)} possible faults, seed {seed}: " + ", ".join(f"{n} {v}" for v, n in tally.items()))
     return 0
 
