@@ -15,7 +15,7 @@ def normal(*shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
 def ragged(rows: int = T, envs: int = B) -> Tensor:
     """Starts nowhere, on the first row, on two rows in a row, on every row, on the last row."""
     start = torch.zeros(rows, envs, dtype=torch.bool)
-    start[0, 1] = start[3, 1] = True
+    start[0, 1] = start[3:4, 1] = True
     start[2, 2] = start[3, 2] = True
     start[:, 3] = True
     start[-1, 4] = True

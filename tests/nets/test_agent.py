@@ -191,8 +191,9 @@ def test_a_population_is_agents_side_by_side(memory: str) -> None:
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch.compile does it to trace
 @pytest.mark.parametrize("memory", MEMORIES)
 def test_unroll_traces_as_one_graph(memory: str) -> None:
-    agent = make("choices", obs_space=MANY, memory=memory, dropout=0.4)
-    obs, start, first, more = observe(MANY, 3), ragged(3), remember(agent), extras(agent, "choices", 3)
+    space, action = (MANY, "choices") if memory == "none" else (OBS, "gsde")
+    agent = make(action, obs_space=space, memory=memory, dropout=0.4, trunks="shared", twin=False)
+    obs, start, first, more = observe(space, 2), ragged(2), remember(agent), extras(agent, action, 2)
     torch.compiler.reset()
     traced = torch.compile(agent.unroll, fullgraph=True, backend="aot_eager")
     plain, compiled = agent.unroll(obs, first, start, **more), traced(obs, first, start, **more)

@@ -20,6 +20,8 @@ from quantail.kernels.sequence import (
     weight_gradient,
 )
 
+FUSED_ROWS = 4  # from so many rows between starts on, torch's fused layer is the faster road (benchmarks/recurrent.py)
+
 
 def lstm_sequence(
     x: Tensor, start: Tensor, h0: Tensor, c0: Tensor, w_x: Tensor, w_h: Tensor, b: Tensor
@@ -37,8 +39,33 @@ def lstm_sequence(
     check_weight("w_x", w_x, x, (4 * hidden, inputs), "four gates of the memory, inputs")
     check_weight("w_h", w_h, x, (4 * hidden, hidden), "four gates of the memory, memory")
     check_weight("b", b, x, (4 * hidden,), "four gates of the memory")
+    if _fused_layer_fits(x):
+        cuts = [t for t, reset in enumerate(reset_rows(start)) if reset and t > 0]
+        if FUSED_ROWS * len(cuts) <= len(x):
+            return _by_stretches(x, start, h0, c0, w_x, w_h, b, [0, *cuts])
     h, c, _ = apply(_Lstm, x, start, h0, c0, w_x, w_h, b)
     return h, h.select(-3, -1), c.select(-3, -1)
+
+
+def _fused_layer_fits(x: Tensor) -> bool:
+    """Whether torch has a faster layer for these rows: oneDNN's, for float32 on the CPU, one agent, outside any transform."""
+    if x.device.type != "cpu" or x.dtype != torch.float32 or x.ndim != 3 or torch.compiler.is_compiling():
+        return False
+    there: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    return there and not torch._C._are_functorch_transforms_active()
+
+
+def _by_stretches(
+    x: Tensor, start: Tensor, h0: Tensor, c0: Tensor, w_x: Tensor, w_h: Tensor, b: Tensor, cuts: list[int]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """torch's fused layer from one row with a start to the next."""
+    weights, h, c, pieces = [w_x, w_h, b, torch.zeros_like(b)], h0.unsqueeze(0), c0.unsqueeze(0), []
+    for begin, end in zip(cuts, [*cuts[1:], len(x)], strict=True):
+        empty = start[begin].unsqueeze(-1)
+        states = (h.masked_fill(empty, 0.0), c.masked_fill(empty, 0.0))
+        rows, h, c = torch.lstm(x[begin:end], states, weights, True, 1, 0.0, False, False, False)
+        pieces.append(rows)
+    return torch.cat(pieces), h[0], c[0]
 
 
 class _Lstm(Function):
