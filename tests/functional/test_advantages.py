@@ -97,9 +97,9 @@ def test_rewards_of_any_scale_still_train(dtype, scale):
     assert normalize_advantages(scale * x).abs().max() > 1
 
 
-@pytest.mark.parametrize(("magnitude", "learns"), [(0.99, True), (1.01, False)])
+@pytest.mark.parametrize(("magnitude", "learns"), [(0.99, True), (1.0, False), (1.01, False)])
 def test_the_floor_is_64_roundings_of_the_largest_value(magnitude, learns):
-    """Advantages ±1 and the size of a value at which 64·2⁻²³ of it is just below or above their deviation."""
+    """Advantages ±1 and the size of a value at which 64·2⁻²³ of it is below, at or above their deviation."""
     x = torch.tensor([[1.0], [-1.0]], dtype=torch.float64)
     sizes = torch.tensor([[magnitude / (64 * FLOAT32_EPS)], [1.0]], dtype=torch.float64)
     for mode in ("global", "env"):

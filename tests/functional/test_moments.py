@@ -285,6 +285,13 @@ def test_popart_by_hand_and_unmoved_units():
     assert torch.equal(same[1], bias)
 
 
+def test_popart_of_a_float32_head_is_computed_in_float64():
+    weight, bias, units = torch.randn(7, 5), torch.randn(7), (scale(1e4, 3.7), scale(1e4 + 0.1, 0.3))
+    precise = popart_rescale(weight.double(), bias.double(), *units)
+    for found, expected in zip(popart_rescale(weight, bias, *units), precise, strict=True):
+        assert torch.equal(found, expected.float())
+
+
 def test_popart_of_stacked_heads_with_units_of_their_own():
     weight, bias, h = torch.randn(2, 7, 5).double(), torch.randn(2, 7).double(), torch.randn(2, 5).double()
     old, new = Scale(doubles(1, -5), doubles(2, 0.3)), Scale(doubles(0, 4), doubles(0.7, 11))

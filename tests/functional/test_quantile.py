@@ -84,7 +84,7 @@ def test_mean_of_quantiles_against_numpy_and_a_known_law():
 
 
 def test_sorting_equals_numpy_and_never_leads_away_from_the_truth():
-    truth, crossed = doubles(4, 9).sort(-1).values, doubles(4, 9)
+    truth, crossed = doubles(2, 4, 9).sort(-1).values, doubles(2, 4, 9)
     ordered = quantile.sort_quantiles(crossed)
     np.testing.assert_array_equal(ordered, np.sort(crossed.numpy(), -1))
     for power in (1, 2, 3):  # Chernozhukov et al. 2010, proposition 1

@@ -27,7 +27,8 @@ class TensorEnv(ABC):
 
     `same_step` says which row follows an end (DESIGN §3): False, the final observation, then a row without effect in which
     the environment starts anew (NEXT_STEP); True, the first observation of the next episode at once, the last one of the
-    old episode lying in `Step.final_obs`.
+    old episode lying in `Step.final_obs`. Where `exact_resume` is False, what `load_state` gives back is not where the
+    environment was: a resumed run has to `reset` and to start new episodes.
     """
 
     num_envs: int
@@ -35,7 +36,9 @@ class TensorEnv(ABC):
     action_space: Space
     noise_dim: int
     device: torch.device
+    dtype: torch.dtype = torch.float32  # of observations and rewards
     same_step: ClassVar[bool] = False
+    exact_resume: ClassVar[bool] = True
 
     @abstractmethod
     def reset(self, noise: Tensor) -> tuple[State, Observation]:
@@ -95,7 +98,6 @@ class EpisodicEnv(TensorEnv):
     """
 
     horizon: int | None
-    dtype: torch.dtype
 
     def __init__(
         self,

@@ -1,0 +1,285 @@
+"""In: Gymnasium's and SB3's environments as a TensorEnv. Out: a TensorEnv as a Gymnasium VectorEnv or Env."""
+
+import math
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium import spaces
+from gymnasium.utils import seeding
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from torch import Tensor
+
+from quantail.envs.base import State, TensorEnv
+from quantail.envs.foreign import BY_MODE, Port, VecEnv, autoreset_mode
+from quantail.errors import ConfigError, InputError
+from quantail.functional.checks import check_count
+from quantail.types import Box, Discrete, Group, MultiDiscrete, Observation, Space, Step
+
+# --- in ---------------------------------------------------------------------------------------------------------------
+
+
+def make_env(
+    spec: Any,
+    num_envs: int | None = None,
+    seed: int | None = None,
+    subprocesses: bool = False,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+) -> TensorEnv:
+    """Whatever is an environment, as a TensorEnv.
+
+    spec: a Gymnasium id, a function that makes an Env, an Env (num_envs 1), a VectorEnv (any autoreset mode), an SB3 VecEnv, or
+    a TensorEnv, which comes back as it is. num_envs: how many to make of an id or a function (1 if none). `subprocesses` gives
+    each a process of its own. dtype is that of observations and rewards; images of bytes and indices stay what they are.
+    """
+    if isinstance(spec, TensorEnv):
+        _same_number(spec.num_envs, num_envs)
+        return spec
+    vector = _vector(spec, num_envs, subprocesses)
+    if isinstance(vector, VectorEnv):
+        kind, seen, taken = (
+            BY_MODE[autoreset_mode(vector.metadata)],
+            vector.single_observation_space,
+            vector.single_action_space,
+        )
+        return kind(vector, (port(seen, "observation"), _action_port(taken)), seed, dtype, device)
+    ports = port(vector.observation_space, "observation"), _action_port(vector.action_space)
+    return VecEnv(vector, ports, seed, dtype, device)
+
+
+def _vector(spec: Any, num_envs: int | None, subprocesses: bool) -> Any:
+    """A VectorEnv or an SB3 VecEnv from what the user gave."""
+    made = isinstance(spec, VectorEnv | gymnasium.Env) or is_vec_env(spec)
+    if made and subprocesses:
+        raise ConfigError(
+            f"subprocesses=True needs an id or a function that makes an Env; {type(spec).__name__} already exists here"
+        )
+    if isinstance(spec, gymnasium.Env):
+        _same_number(1, num_envs)
+        return SyncVectorEnv([partial(_given, spec)])
+    if made:
+        _same_number(int(spec.num_envs), num_envs)
+        return spec
+    if not isinstance(spec, str) and not callable(spec):
+        raise ConfigError(
+            f"env is a {type(spec).__name__}; needs a Gymnasium id, Env or VectorEnv, a function that makes an Env, "
+            "an SB3 VecEnv or a TensorEnv"
+        )
+    count = 1 if num_envs is None else num_envs
+    check_count("num_envs", count)
+    return _built(_maker(spec), count, subprocesses)
+
+
+def _maker(spec: str | Callable[[], Any]) -> Callable[[], Any]:
+    if not isinstance(spec, str):
+        return spec
+    try:
+        gymnasium.spec(spec)
+    except gymnasium.error.Error as error:
+        raise ConfigError(f"Gymnasium knows no environment {spec!r} ({error}); import the package that registers it") from error
+    return partial(gymnasium.make, spec)
+
+
+def _built(maker: Callable[[], Any], count: int, subprocesses: bool) -> VectorEnv[Any, Any, Any]:
+    if subprocesses:
+        return AsyncVectorEnv([maker] * count)
+    envs = [maker() for _ in range(count)]
+    for env in envs:
+        if not isinstance(env, gymnasium.Env):
+            raise ConfigError(f"the function made a {type(env).__name__}; needs to make a gymnasium.Env")
+    if len({id(env.unwrapped) for env in envs}) < count:
+        raise ConfigError("the function gave the same Env twice; needs to make a new one at every call")
+    return SyncVectorEnv([partial(_given, env) for env in envs])
+
+
+def _given(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
+    return env
+
+
+def is_vec_env(spec: Any) -> bool:
+    """Whether it has the methods of SB3's VecEnv."""
+    return not isinstance(spec, type) and all(hasattr(spec, name) for name in ("step_async", "step_wait", "seed", "num_envs"))
+
+
+def _same_number(there: int, asked: int | None) -> None:
+    if asked is not None and asked != there:
+        raise ConfigError(
+            f"num_envs={asked}, but the environment given has {there}; leave num_envs out or give an id or a function"
+        )
+
+
+# --- spaces -----------------------------------------------------------------------------------------------------------
+
+
+def port(space: Any, use: str) -> Port:
+    """A Gymnasium space as ours, with what its indices start at."""
+    if isinstance(space, spaces.Dict):
+        parts = {name: _part(space[name], f"{use} {name!r}") for name in sorted(space.keys())}
+        if not parts:
+            raise ConfigError(f"the {use} space is an empty Dict; needs at least one part")
+        return Port(
+            Group(tuple((name, ours) for name, (ours, _) in parts.items())), {name: low for name, (_, low) in parts.items()}
+        )
+    ours, low = _part(space, use)
+    return Port(ours, {"": low}, space.dtype)
+
+
+def _part(space: Any, use: str) -> tuple[Box | Discrete | MultiDiscrete, Any]:
+    match space:
+        case spaces.Box():
+            image = space.dtype == np.uint8 and len(space.shape) == 3
+            low, high = (_side(side) for side in (space.low, space.high))
+            return Box(tuple(map(int, space.shape)), low, high, "uint8" if image else "float32"), 0
+        case spaces.Discrete():
+            return Discrete(int(space.n)), int(space.start)
+        case spaces.MultiDiscrete() if len(space.shape) == 1:
+            return MultiDiscrete(tuple(map(int, space.nvec))), np.array(space.start, dtype=np.int64)
+        case spaces.MultiBinary() if len(space.shape) == 1:
+            return MultiDiscrete((2,) * int(space.shape[0])), 0
+    raise ConfigError(
+        f"the {use} space is {space}; needs Box, Discrete, MultiDiscrete or MultiBinary of one axis, or for observations a "
+        "Dict of these: flatten it with gymnasium.wrappers.FlattenObservation or a wrapper of your own"
+    )
+
+
+def _side(side: Any) -> float | tuple[float, ...]:
+    numbers = np.asarray(side, dtype=np.float64).reshape(-1)
+    return float(numbers[0]) if len(numbers) and (numbers == numbers[0]).all() else tuple(map(float, numbers))
+
+
+def _action_port(space: Any) -> Port:
+    if isinstance(space, spaces.Dict) or (isinstance(space, spaces.Box) and not np.issubdtype(space.dtype, np.floating)):
+        raise ConfigError(
+            f"the action space is {space}; needs a Box of floats, Discrete, MultiDiscrete or MultiBinary of one axis"
+        )
+    return port(space, "action")
+
+
+def gymnasium_space(space: Space, dtype: torch.dtype = torch.float32) -> Any:
+    """Our space as Gymnasium's; Box has the dtype of the environment, or bytes."""
+    match space:
+        case Box():
+            kind = np.uint8 if space.dtype == "uint8" else np.float64 if dtype == torch.float64 else np.float32
+            low, high = (
+                np.full(space.shape, side) if isinstance(side, float | int) else np.reshape(side, space.shape)
+                for side in ((0, 255) if space.dtype == "uint8" and math.isinf(np.max(space.high)) else (space.low, space.high))
+            )
+            return spaces.Box(low.astype(kind), high.astype(kind), dtype=kind)
+        case Discrete():
+            return spaces.Discrete(space.n)
+        case MultiDiscrete():
+            return spaces.MultiDiscrete(list(space.sizes))
+        case Group():
+            return spaces.Dict({name: gymnasium_space(part, dtype) for name, part in space.parts})
+
+
+# --- out --------------------------------------------------------------------------------------------------------------
+
+
+class ToVectorEnv(VectorEnv[Any, Any, Any]):
+    """A TensorEnv as a Gymnasium VectorEnv, NEXT_STEP or SAME_STEP as its metadata says. The noise comes from `seed`."""
+
+    def __init__(self, env: TensorEnv, seed: int | None = None) -> None:
+        self.env = env
+        self.num_envs = env.num_envs
+        self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP if env.same_step else AutoresetMode.NEXT_STEP}
+        dtype = _dtype(env)
+        self.single_observation_space = gymnasium_space(env.observation_space, dtype)
+        self.single_action_space = gymnasium_space(env.action_space, dtype)
+        self.observation_space = gymnasium.vector.utils.batch_space(self.single_observation_space, self.num_envs)
+        self.action_space = gymnasium.vector.utils.batch_space(self.single_action_space, self.num_envs)
+        self._np_random, self._np_random_seed = seeding.np_random(seed)
+        self.state: State = None
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Start all environments; a seed starts the noise again."""
+        if options and "reset_mask" in options:
+            raise InputError("reset_mask cannot be used: these environments start anew by themselves, see metadata")
+        super().reset(seed=seed)
+        self.state, obs = self.env.reset(_noise(self.env, self.np_random))
+        return _arrays(obs), {}
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """One row of all environments."""
+        if self.state is None:
+            raise InputError("step came before reset; call reset first")
+        self.state, step = self.env.step(self.state, _action(self.env, actions), _noise(self.env, self.np_random))
+        infos: dict[str, Any] = {}
+        for name, values in _infos(step).items():
+            infos[name], infos[f"_{name}"] = values, ~np.isnan(values.astype(np.float64)).reshape(self.num_envs, -1).any(-1)
+        ended = _arrays(step.terminated | step.truncated)
+        if step.final_obs is not None and ended.any():
+            finals = _arrays(step.final_obs)
+            infos["final_obs"], infos["_final_obs"] = np.full(self.num_envs, None, dtype=object), ended
+            for i in np.flatnonzero(ended):
+                infos["final_obs"][i] = _one(finals, int(i))
+        return _arrays(step.obs), _arrays(step.reward.double()), _arrays(step.terminated), _arrays(step.truncated), infos
+
+
+class ToEnv(gymnasium.Env[Any, Any]):
+    """A TensorEnv of one environment, or a function that makes it, as a Gymnasium Env. The noise comes from `seed`."""
+
+    def __init__(self, env: TensorEnv | Callable[[], TensorEnv], seed: int | None = None) -> None:
+        self.env = env if isinstance(env, TensorEnv) else env()
+        if self.env.num_envs != 1:
+            raise ConfigError(f"num_envs={self.env.num_envs}; ToEnv needs a TensorEnv with num_envs 1, or use ToVectorEnv")
+        if self.env.same_step:
+            raise ConfigError("the environment starts anew within a step; ToEnv needs one whose same_step is False")
+        self.observation_space = gymnasium_space(self.env.observation_space, _dtype(self.env))
+        self.action_space = gymnasium_space(self.env.action_space, _dtype(self.env))
+        self._np_random, self._np_random_seed = seeding.np_random(seed)
+        self.state: State = None  # None before a reset and after an end
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Start an episode; a seed starts the noise again."""
+        super().reset(seed=seed)
+        self.state, obs = self.env.reset(_noise(self.env, self.np_random))
+        return _one(_arrays(obs), 0), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """One step; after an end, `reset` must come first."""
+        if self.state is None:
+            raise InputError("the episode has not begun or is over; call reset first")
+        actions = np.asarray(action)[None]
+        self.state, step = self.env.step(self.state, _action(self.env, actions), _noise(self.env, self.np_random))
+        terminated, truncated = bool(step.terminated), bool(step.truncated)
+        if terminated or truncated:
+            self.state = None
+        infos = {name: values[0] for name, values in _infos(step).items() if not np.isnan(values.astype(np.float64)).any()}
+        return _one(_arrays(step.obs), 0), float(step.reward), terminated, truncated, infos
+
+
+def _noise(env: TensorEnv, generator: Any) -> Tensor:
+    return torch.from_numpy(generator.standard_normal((env.num_envs, env.noise_dim))).to(env.device, _dtype(env))
+
+
+def _action(env: TensorEnv, actions: Any) -> Tensor:
+    kind = _dtype(env) if isinstance(env.action_space, Box) else torch.int64
+    return torch.from_numpy(np.array(actions)).to(env.device, kind)
+
+
+def _arrays(value: Observation) -> Any:
+    """Numpy arrays with memory of their own."""
+    if isinstance(value, Mapping):
+        return {name: _arrays(part) for name, part in value.items()}
+    return value.detach().cpu().numpy().copy()
+
+
+def _one(batch: Any, i: int) -> Any:
+    """Environment i of a batch."""
+    return {name: part[i] for name, part in batch.items()} if isinstance(batch, Mapping) else batch[i]
+
+
+def _infos(step: Step) -> dict[str, Any]:
+    """What a step says besides: its figures, and pnl, policy_weight and action_mask where it has them."""
+    extra = {"pnl": step.pnl, "policy_weight": step.policy_weight, "action_mask": step.action_mask}
+    present = {name: value for name, value in extra.items() if value is not None}
+    return {name: _arrays(value) for name, value in {**step.info, **present}.items()}
+
+
+def _dtype(env: TensorEnv) -> torch.dtype:
+    return torch.float64 if env.dtype == torch.float64 else torch.float32
