@@ -16,7 +16,7 @@ from envs.play import EVERY
 from envs.toys import Count
 from quantail.envs.base import EpisodicEnv, Move, TensorEnv
 from quantail.envs.gymnasium import ToEnv, ToVectorEnv, gymnasium_space, make_env
-from quantail.envs.oracles import LQR, CartPole, Corridor, Kelly, MemoryChain
+from quantail.envs.oracles import LQR, CartPole, Corridor, Kelly, MemoryChain, StaticNested
 from quantail.errors import ConfigError, InputError
 from quantail.types import Box, Discrete, Group, MultiDiscrete, Step
 
@@ -79,6 +79,7 @@ class Mapped(TensorEnv):
         lambda: MemoryChain(1, length=2),
         lambda: Corridor(1, dtype=torch.float64),
         lambda: Kelly(1, max_fraction=0.99),
+        lambda: StaticNested(1, observe_return=False),
         Mapped,
     ],
 )
@@ -96,7 +97,6 @@ def test_check_env_on_every_oracle(make):
         warnings.filterwarnings(
             "ignore", message=".*(-infinity|infinity|we recommend using a symmetric and normalized space).*"
         )
-        warnings.filterwarnings("ignore", message=".*minimum and maximum value are equal.*")
         check_env(ToEnv(lambda: make(1)), skip_render_check=True)
 
 

@@ -28,7 +28,7 @@ class ReturnLaw(Oracle):
 
     def seen(self) -> Box:
         """The space of observations."""
-        return Box((1,), 0.0, 0.0)
+        return Box((1,), 0.0, 1.0)
 
     @property
     def discount(self) -> float:

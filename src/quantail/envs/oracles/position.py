@@ -42,7 +42,7 @@ class CVaRPosition(Oracle):
         check_number("limit", limit, 0.0)
         check_number("cost", cost, 0.0)
         check_number("max_position", max_position, 0.0, low_open=True)
-        super().__init__(num_envs, (Box((1,), 0.0, 0.0), Box((1,), -max_position, max_position)), 1, None, **where)
+        super().__init__(num_envs, (Box((1,), 0.0, 1.0), Box((1,), -max_position, max_position)), 1, None, **where)
         self.mu, self.s, self.alpha, self.limit = mu, s, alpha, limit
         self.cost, self.cost_in_risk, self.max_position = cost, cost_in_risk, max_position
 

@@ -65,7 +65,7 @@ class CVaRBandit(TailGame):
         check_number("high", high)
         check_number("low", low, high=high, high_open=True)
         check_number("p_low", p_low, 0.0, 1.0)
-        super().__init__(num_envs, (Box((1,), 0.0, 0.0), Discrete(2)), 1, None, **where)
+        super().__init__(num_envs, (Box((1,), 0.0, 1.0), Discrete(2)), 1, None, **where)
         self.safe, self.high, self.low, self.p_low = safe, high, low, p_low
 
     def start(self, noise: Tensor) -> Nothing:
@@ -122,7 +122,7 @@ class StaticNested(TailGame):
         check_number("gain", gain, 0.0, low_open=True)
         check_number("p_gain", p_gain, 0.0, 1.0)
         check_number("loss", loss, 0.0, low_open=True)
-        lowest, highest = (-stake - loss, stake + gain) if observe_return else (0.0, 0.0)
+        lowest, highest = (-stake - loss, stake + gain) if observe_return else (0.0, 1.0)
         super().__init__(num_envs, (Box((2,), (0.0, lowest), (1.0, highest)), Discrete(2)), 1, None, **where)
         self.stake, self.gain, self.p_gain, self.loss = stake, gain, p_gain, loss
         self.observe_return = observe_return
