@@ -5,6 +5,7 @@ per row, however many actions stand side by side.
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
@@ -45,44 +46,44 @@ class Choices(NamedTuple):
     logits: Tensor  # [..., ΣK]
 
 
-class PolicyHead(nn.Module):
+class PolicyHead(nn.Module, ABC):
     """What every policy head can do; P is its record of parameters."""
 
     noise_kind: str  # of the noise of `sample`: "normal" or "uniform" on [0, 1)
     noise_dim: int  # numbers per row
     needs_entropy_noise: bool  # whether `entropy` is sampled
 
+    @abstractmethod
     def forward(self, latent: Tensor, action_mask: Tensor | None = None, explore: Tensor | None = None) -> Any:
         """latent [..., D], action_mask [..., ΣK] bool for choices, explore [B, D, A] for held exploration -> P."""
-        raise NotImplementedError
 
     def explore_shape(self, batch: int) -> tuple[int, int, int] | None:
         """[B, D, A]: the shape of `explore`, standard normal noise held for each environment; None if the head takes none."""
         return None
 
+    @abstractmethod
     def sample(self, params: Any, noise: Tensor) -> Tensor:
         """A raw action; noise [..., noise_dim]."""
-        raise NotImplementedError
 
+    @abstractmethod
     def mode(self, params: Any) -> Tensor:
         """The raw action of a policy that does not explore."""
-        raise NotImplementedError
 
+    @abstractmethod
     def log_prob(self, params: Any, raw: Tensor) -> Tensor:
         """Log-probability, or -density after the squash, of a raw action: [...]."""
-        raise NotImplementedError
 
+    @abstractmethod
     def entropy(self, params: Any, noise: Tensor | None = None) -> Tensor:
         """Entropy: [...]. Noise [draws, ..., A] only where `needs_entropy_noise`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def kl(self, old: Any, new: Any) -> Tensor:
         """KL(old ‖ new) in closed form: [...]."""
-        raise NotImplementedError
 
+    @abstractmethod
     def to_env(self, raw: Tensor) -> Tensor:
         """What the environment receives."""
-        raise NotImplementedError
 
 
 def policy_head(space: Space, width: int, net: NetConfig) -> PolicyHead:
