@@ -10,8 +10,9 @@ from quantail.functional.categorical import pool_categorical, project
 from quantail.functional.quantile import pool_quantiles
 from quantail.functional.returns import distributional_targets, gae, normalize_advantages
 from quantail.nets.agent import Agent
-from quantail.rollout import Rollout, tree_map
+from quantail.rollout import Rollout
 from quantail.streams import uniform
+from quantail.trees import tree_map
 from quantail.types import Law, Observation, Scale
 
 

@@ -13,7 +13,7 @@ from quantail.functional.categorical import categorical_loss
 from quantail.functional.policy import LOG_RATIO_BOUND, awr_loss, clamp_log_ratio, clipped_surrogate
 from quantail.functional.quantile import quantile_huber_loss
 from quantail.nets.agent import Agent, Memory
-from quantail.rollout import tree_map
+from quantail.trees import tree_map
 
 
 class Knobs(NamedTuple):

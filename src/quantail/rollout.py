@@ -4,7 +4,7 @@ Row t holds what the agent saw and did at time t. Row T serves the bootstrap and
 carry is the state *before* it: memory, observation and flags of a row that has not been acted on.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -14,6 +14,8 @@ from quantail.config import Config, InputConfig, PpoConfig
 from quantail.envs.base import TensorEnv
 from quantail.functional.moments import batch_moments, no_moments, standardize
 from quantail.nets.agent import Agent, Memory
+from quantail.nets.memory import memory_sums
+from quantail.trees import tree_map
 from quantail.types import Moments, Observation, Scale, Step
 
 ObservationMoments = Mapping[str, Moments]  # by part; the one part of a plain observation is ""
@@ -57,7 +59,8 @@ class Rollout(NamedTuple):
     final_critics: Tensor | None  # [C, T, B, N] of final observations, where the source gives them separately
     memory: Mapping[int, Memory]  # before row t, for each t where a training chunk (or its burn-in) starts
     raw_moments: ObservationMoments  # of this rollout's raw observations, to merge after the update
-    episode_return: Tensor  # [T, B] of the episode that ended in this row; NaN where none did
+    memory_sums: Tensor | None  # [T, 2, states, layers, B] Σ h and Σ h² over the memory after each row
+    episode_return: Tensor  # [T, B] of the episode that ended in this row; NaN where none did, or where it was muted
     episode_length: Tensor  # [T, B]
     not_finite: Tensor  # [T, B, 3] bool: reward, pnl, next observation
     info: Mapping[str, Tensor]  # [T, B] each
@@ -91,6 +94,7 @@ class _Row(NamedTuple):
     policy_weight: Tensor
     value_weight: Tensor
     final_critics: Tensor | None
+    memory_sums: Tensor | None
     episode_return: Tensor
     episode_length: Tensor
     not_finite: Tensor
@@ -182,8 +186,9 @@ def _collect_row(env: TensorEnv, agent: Agent, carry: Carry, noise: Noise, t: in
     action = agent.policy.sample(params, noise.act[t])
     env_state, step = env.step(carry.env_state, agent.policy.to_env(action), noise.environment[t])
     reward, pnl, next_obs, not_finite = _finite(step)
+    bad_final = _bad_final(step, not_finite[:, 2])
     valid = torch.ones_like(carry.ended) if env.same_step else ~carry.ended
-    bad = carry.muted | not_finite[:, :2].any(-1)
+    bad = carry.muted | not_finite[:, :2].any(-1) | bad_final
     weight = (valid & ~bad).to(reward.dtype)
     total, length = carry.episode_return + reward * valid, carry.episode_length + valid
     done = step.terminated | step.truncated
@@ -204,9 +209,10 @@ def _collect_row(env: TensorEnv, agent: Agent, carry: Carry, noise: Noise, t: in
         policy_weight=weight if step.policy_weight is None else weight * step.policy_weight,
         value_weight=weight,
         final_critics=_final_critics(agent, step, memory, carry, noise, config),
-        episode_return=torch.where(done, total, torch.nan),
+        memory_sums=memory_sums(memory),
+        episode_return=torch.where(done & ~bad, total, torch.nan),
         episode_length=length,
-        not_finite=not_finite,
+        not_finite=torch.cat([not_finite[:, :2], (not_finite[:, 2] | bad_final)[:, None]], 1),
         info=step.info,
     )
     carry = carry._replace(env_state=env_state, obs=next_obs, action_mask=step.action_mask, memory=memory)
@@ -236,6 +242,12 @@ def _final_critics(agent: Agent, step: Step, memory: Memory, carry: Carry, noise
     return agent.unroll(_time_axis(final), memory, never, None, dropout=noise.dropout)[0].critics[:, 0]
 
 
+def _bad_final(step: Step, bad_obs: Tensor) -> Tensor:
+    """Which rows were cut off at an observation that is not finite: their bootstrap would be made up, [B]."""
+    reached = bad_obs if step.final_obs is None else _zero_bad(step.final_obs)[1]
+    return reached & step.truncated & ~step.terminated
+
+
 def _finite(step: Step) -> tuple[Tensor, Tensor, Observation, Tensor]:
     """Reward, pnl and observation with zeros for what is not finite, and which of the three were bad, [B, 3]."""
     obs, bad_obs = _zero_bad(step.obs)
@@ -260,18 +272,6 @@ def _real_parts(obs: Observation) -> dict[str, Tensor]:
     """The parts of an observation that are real numbers, by name."""
     parts = obs.items() if isinstance(obs, Mapping) else [("", obs)]
     return {name: part for name, part in parts if part.is_floating_point()}
-
-
-def tree_map(function: Callable[..., Any], first: Any, *others: Any) -> Any:
-    """The function on every tensor of alike nested records; None stays None."""
-    if first is None:
-        return None
-    if isinstance(first, Mapping):
-        return {key: tree_map(function, value, *(other[key] for other in others)) for key, value in first.items()}
-    if isinstance(first, tuple):
-        parts = [tree_map(function, *values) for values in zip(first, *others, strict=True)]
-        return type(first)(*parts) if hasattr(first, "_fields") else tuple(parts)
-    return function(first, *others)
 
 
 def _stack(rows: Sequence[_Row]) -> _Row:

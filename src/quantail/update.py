@@ -10,8 +10,9 @@ from quantail.config import Config, KlConfig, PpoConfig
 from quantail.estimate import Batch
 from quantail.losses import Knobs, LossTerm, Part, batch_loss
 from quantail.nets.agent import Agent, Memory
-from quantail.rollout import Noise, chunks, tree_map
+from quantail.rollout import Noise, chunks
 from quantail.streams import normal
+from quantail.trees import tree_map
 
 
 class Sequences(NamedTuple):

@@ -22,7 +22,7 @@ FLOORS = (
     ("kernels",),
     ("functional",),
     ("presets",),
-    ("types", "config", "settings", "errors", "streams"),
+    ("types", "config", "settings", "errors", "streams", "trees"),
 )
 
 # The modules that may import more than the standard library, torch, numpy and safetensors.

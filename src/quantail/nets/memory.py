@@ -108,6 +108,14 @@ def memory_statistics(state: Tensor) -> MemoryStatistics:
     )
 
 
+def memory_sums(memory: Memory) -> Tensor | None:
+    """Σ h and Σ h² of each environment: what mean, deviation and norm are made of.  -> [2, states, layers, B]; None if no memory."""
+    if not memory:
+        return None
+    states = torch.stack(memory).detach()
+    return torch.stack([states.sum(-1), states.square().sum(-1)])
+
+
 def select_envs(memory: Memory, index: Tensor | slice) -> Memory:
     """The memory of some environments.  [layers, B, H] each -> [layers, len(index), H]."""
     return tuple(state[:, index] for state in memory)
