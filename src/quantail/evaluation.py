@@ -70,7 +70,7 @@ def play(
     world, choice = (generator(seed, stream, 0, env.device) for stream in (Stream.PLAY, Stream.PLAY_ACT))
     state, obs = env.reset(normal((env.num_envs, env.noise_dim), world))
     memory = agent.initial_memory(env.num_envs)
-    start, mask = torch.ones(env.num_envs, dtype=torch.bool, device=env.device), None
+    start, mask = torch.ones(env.num_envs, dtype=torch.bool, device=env.device), env.first_mask(state)
     ended = ~start
     draw = uniform if agent.policy.noise_kind == "uniform" else normal
     rows = []

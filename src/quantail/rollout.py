@@ -113,7 +113,7 @@ def start_carry(env: TensorEnv, agent: Agent, noise: Tensor) -> Carry:
         start=~never,
         ended=never,
         muted=bad,
-        action_mask=None,
+        action_mask=env.first_mask(env_state),
         memory=agent.initial_memory(env.num_envs),
         episode_return=zero,
         episode_length=zero,
@@ -147,7 +147,7 @@ def collect(env: TensorEnv, agent: Agent, carry: Carry, noise: Noise, config: Co
     critics = many.critics.movedim(0, 1)
     final = None if many.final_critics is None else many.final_critics.movedim(0, 1)
     return rollout._replace(
-        obs=_append(many.obs, last),
+        obs=tree_map(lambda x, y: torch.cat([x, y[None]]), many.obs, last),
         start=torch.cat([many.start, carry.start[None]]),
         critics=torch.cat([critics, bootstrap.critics], 1),
         final_critics=final,
@@ -275,13 +275,11 @@ def _real_parts(obs: Observation) -> dict[str, Tensor]:
 
 
 def _stack(rows: Sequence[_Row]) -> _Row:
+    """Rows over one another; a figure that a row does not report is NaN there."""
+    known = {name: torch.full_like(value, torch.nan) for row in rows for name, value in row.info.items()}
+    rows = [row._replace(info={**known, **row.info}) for row in rows]
     stacked: _Row = tree_map(lambda *parts: torch.stack(parts), *rows)
     return stacked
-
-
-def _append(many: Observation, last: Observation) -> Observation:
-    longer: Observation = tree_map(lambda x, y: torch.cat([x, y[None]]), many, last)
-    return longer
 
 
 def _time_axis(obs: Observation) -> Observation:
@@ -294,7 +292,7 @@ def _mask_row(carry: Carry) -> Tensor | None:
 
 
 def _recorded_mask(carry: Carry, step: Step) -> Tensor | None:
-    """Which choices this row allowed; a reset says nothing about that, and then all are."""
+    """Which choices this row allowed; where a reset said nothing about that, all are."""
     if carry.action_mask is None and step.action_mask is not None:
         return torch.ones_like(step.action_mask)
     return carry.action_mask

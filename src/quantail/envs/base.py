@@ -48,6 +48,14 @@ class TensorEnv(ABC):
     def step(self, state: State, action: Tensor, noise: Tensor) -> tuple[State, Step]:
         """One row: action [B] int64, [B, D] int64 or [B, *shape] floating, noise [B, noise_dim] -> (state, Step)."""
 
+    def first_mask(self, state: State) -> Tensor | None:
+        """Which choices the row after `reset` allows, [B, ΣK] bool; all if none. Of later rows `Step.action_mask` tells."""
+        return None
+
+    def close(self) -> None:
+        """Let go of what lives outside; a native environment has nothing there."""
+        return None
+
     def state_dict(self, state: State) -> dict[str, Tensor]:
         """All that an exact resume needs, as tensors under flat names: `core.x`, `time`, ..."""
         return dict(leaves(state))
