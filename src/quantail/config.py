@@ -61,6 +61,8 @@ class CriticConfig:
     vf_coef: float = 0.5
     normalize_returns: bool = True
     return_rate: float = 0.1  # of the moving average of the return's moments, per iteration
+    clip: str = "off"  # off | mean_only | mean_and_variance | per_quantile: predictions stay near the rollout's
+    clip_radius: float = 0.2  # in standard deviations of the return
 
     def __post_init__(self) -> None:
         check_choice("kind", self.kind, ("scalar", "quantile", "categorical"))
@@ -72,6 +74,8 @@ class CriticConfig:
         check_within("support_width", self.support_width, 0.0, low_open=True)
         check_within("vf_coef", self.vf_coef, 0.0)
         check_within("return_rate", self.return_rate, 0.0, 1.0, low_open=True)
+        check_choice("clip", self.clip, ("off", "mean_only", "mean_and_variance", "per_quantile"))
+        check_within("clip_radius", self.clip_radius, 0.0, low_open=True)
         if self.kind == "categorical" and self.atoms < 2:
             raise ConfigError(f"atoms={self.atoms} cannot hold a categorical law; use at least 2, better 101")
 
@@ -154,8 +158,9 @@ class KlConfig:
     epoch_decay: float = 1.0  # a stopped update shortens the next by this factor; a quiet one lengthens it again
     penalty: float = 0.0  # initial weight of a KL penalty in the loss
     penalty_max: float = 1.0
-    penalty_kp: float = 0.0  # PI control of the penalty on KL − target
+    penalty_kp: float = 0.0  # PID control of the penalty on KL − target
     penalty_ki: float = 0.0
+    penalty_kd: float = 0.0
 
     def __post_init__(self) -> None:
         if self.target is not None:
@@ -169,8 +174,21 @@ class KlConfig:
         check_within("penalty", self.penalty, 0.0, self.penalty_max)
         check_within("penalty_kp", self.penalty_kp, 0.0)
         check_within("penalty_ki", self.penalty_ki, 0.0)
-        if self.target is None and (self.penalty_kp or self.penalty_ki):
-            raise ConfigError("penalty_kp and penalty_ki steer towards kl.target, which is not set; set it, or both to 0")
+        check_within("penalty_kd", self.penalty_kd, 0.0)
+        if self.target is None and self.steered:
+            raise ConfigError(
+                "penalty_kp, penalty_ki and penalty_kd steer towards kl.target, which is not set; set it, or all of them to 0"
+            )
+
+    @property
+    def steered(self) -> bool:
+        """Whether the penalty's weight answers the KL."""
+        return bool(self.penalty_kp or self.penalty_ki or self.penalty_kd)
+
+    @property
+    def penalized(self) -> bool:
+        """Whether the loss ever holds a penalty."""
+        return bool(self.penalty or self.steered)
 
 
 @dataclass(frozen=True)
@@ -202,6 +220,15 @@ class EntropyConfig:
         check_within("boost_cap", self.boost_cap, 1.0)
         if self.plateau_window == 1:
             raise ConfigError("plateau_window=1 has no slope; use 0 for no plateau, or at least 2")
+        if self.floor > self.coef:
+            raise ConfigError(
+                f"floor={self.floor} lies above coef={self.coef}, where the coefficient starts; lower it, or raise coef"
+            )
+
+    @property
+    def used(self) -> bool:
+        """Whether the loss ever holds a bonus."""
+        return bool(self.coef or self.final)
 
 
 @dataclass(frozen=True)
@@ -222,6 +249,11 @@ class CloneConfig:
         check_within("decay_steps", self.decay_steps, 0)
         check_within("beta", self.beta, 0.0, low_open=True)
         check_within("max_weight", self.max_weight, 0.0, low_open=True)
+
+    @property
+    def used(self) -> bool:
+        """Whether the loss ever holds cloning."""
+        return bool(self.coef or self.final)
 
 
 @dataclass(frozen=True)

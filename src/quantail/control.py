@@ -1,24 +1,31 @@
 """What changes during training: schedules of knobs, and controllers that answer the statistics of the last iteration."""
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
 
-from quantail.config import CloneConfig, Config, EntropyConfig, ScheduleConfig
+from quantail.config import CloneConfig, Config, EntropyConfig, KlConfig, ScheduleConfig
 from quantail.losses import Knobs
+
+EPISODES = 100  # whose mean return and length are reported, as SB3 does
+SLOPE_WINDOW = 10  # iterations over which the entropy's slope is reported where no plateau asks for another
 
 
 class Control(NamedTuple):
     """Plain numbers that outlive an iteration; the statistics they answer cross to the host once per iteration anyway."""
 
-    entropies: tuple[float, ...] = ()  # of the policy, newest last, as many as the plateau looks at
+    entropies: tuple[float, ...] = ()  # of the policy, newest last, as many as the slope is taken over
     decay_start: int | None = None  # iteration at which the entropy coefficient began to fall
     lost: int = 0  # iterations in a row with negative explained variance
     kl_penalty: float = 0.0
     kl_integral: float = 0.0
+    kl_error: float | None = None  # KL − target of the last iteration
     epoch_factor: float = 1.0
     void_steps: int = 0  # optimizer steps in a row that changed nothing
+    updates: int = 0  # passes over rollouts so far
+    episodes: tuple[tuple[float, float], ...] = ()  # return and length of those that ended, newest last
 
 
 def start_control(config: Config) -> Control:
@@ -39,19 +46,33 @@ def knobs(control: Control, iteration: int, env_steps: int, config: Config, devi
     return Knobs(*torch.tensor(values, dtype=torch.float64, device=device).unbind())
 
 
-def steer(control: Control, iteration: int, metrics: dict[str, float], stopped: bool, config: Config) -> Control:
+def steer(control: Control, iteration: int, metrics: Mapping[str, float], stopped: bool, config: Config) -> Control:
     """The answer to one iteration: entropy plateau, lost critic, KL penalty, length of the next update."""
-    entropies = (*control.entropies, metrics["policy/entropy_mean"])[-max(config.entropy.plateau_window, 1) :]
+    entropies = control.entropies
+    if math.isfinite(metrics["policy/entropy_mean"]):
+        entropies = (*entropies, metrics["policy/entropy_mean"])[-(config.entropy.plateau_window or SLOPE_WINDOW) :]
     decay_start = control.decay_start
     if decay_start is None and settled(entropies, config.entropy):
         decay_start = iteration + 1
     lost = control.lost + 1 if metrics["train/explained_variance"] < 0 else 0
-    penalty, integral = kl_penalty(control, metrics["train/approx_kl"], config)
     decay = config.kl.epoch_decay
     factor = max(control.epoch_factor * decay, 1 / config.ppo.n_epochs) if stopped else min(control.epoch_factor / decay, 1.0)
-    return control._replace(
-        entropies=entropies, decay_start=decay_start, lost=lost, kl_penalty=penalty, kl_integral=integral, epoch_factor=factor
-    )
+    control = control._replace(entropies=entropies, decay_start=decay_start, lost=lost, epoch_factor=factor)
+    return steer_penalty(control, metrics["train/approx_kl"], config.kl)
+
+
+def tally(control: Control, ended: Sequence[tuple[float, float]], epochs: int) -> Control:
+    """Count what an iteration did: episodes that ended, passes over the rollout."""
+    return control._replace(episodes=(*control.episodes, *ended)[-EPISODES:], updates=control.updates + epochs)
+
+
+def tally_metrics(control: Control) -> dict[str, float]:
+    """What the counts say: mean return and length of the latest episodes, passes so far, the entropy's slope."""
+    found = {"train/n_updates": float(control.updates), "policy/entropy_slope": slope(control.entropies)}
+    if control.episodes:
+        returns, lengths = zip(*control.episodes, strict=True)
+        found |= {"rollout/ep_rew_mean": sum(returns) / len(returns), "rollout/ep_len_mean": sum(lengths) / len(lengths)}
+    return found
 
 
 def epochs(control: Control, config: Config) -> int:
@@ -82,14 +103,16 @@ def clone_coef(env_steps: int, config: CloneConfig) -> float:
 
 
 def entropy_coef(control: Control, iteration: int, config: EntropyConfig) -> float:
-    """Decayed since `decay_start`, boosted while the critic is lost, never below the floor (nor raised to it from below 0)."""
+    """Decayed since `decay_start`, boosted while the critic is lost, never below the floor."""
     value = config.coef
     if config.final is not None and control.decay_start is not None:
         done = min(max(iteration - control.decay_start, 0) / config.decay_iterations, 1.0)
         value = config.coef + (config.final - config.coef) * done
     excess = control.lost - config.boost_patience
     if excess > 0:
-        value = min(value * config.boost_factor**excess, config.boost_cap * config.coef)
+        most = max(config.boost_cap * config.coef, value)
+        power = min(math.log(config.boost_factor) * excess, 700.0)  # beyond, the exponential overflows
+        value = min(value * math.exp(power), most)
     return max(value, config.floor)
 
 
@@ -100,21 +123,27 @@ def settled(entropies: tuple[float, ...], config: EntropyConfig) -> bool:
     return abs(slope(entropies)) <= config.plateau_tolerance
 
 
-def slope(values: tuple[float, ...]) -> float:
-    """Least-squares slope per step: Σ(t − t̄)(v − v̄)/Σ(t − t̄)²; 0 for a single value."""
+def slope(values: Sequence[float]) -> float:
+    """Least-squares slope per step: Σ(t − t̄)(v − v̄)/Σ(t − t̄)²; 0 for a single value, or none."""
+    if len(values) < 2:
+        return 0.0
     middle, mean = (len(values) - 1) / 2, sum(values) / len(values)
     spread = sum((t - middle) ** 2 for t in range(len(values)))
-    return sum((t - middle) * (v - mean) for t, v in enumerate(values)) / spread if spread else 0.0
+    return sum((t - middle) * (v - mean) for t, v in enumerate(values)) / spread
 
 
-def kl_penalty(control: Control, kl: float, config: Config) -> tuple[float, float]:
-    """PI control in position form: β = clip(β₀ + k_p·e + I, 0, β_max), e = KL − target; I stays where β can answer."""
-    kl_config = config.kl
-    if kl_config.target is None or not math.isfinite(kl):
-        return control.kl_penalty, control.kl_integral
-    error = kl - kl_config.target
-    push = kl_config.penalty + kl_config.penalty_kp * error
-    integral = control.kl_integral + kl_config.penalty_ki * error
-    if not 0 <= push + integral <= kl_config.penalty_max:
-        integral = min(max(integral, -push), kl_config.penalty_max - push) if kl_config.penalty_ki else 0.0
-    return min(max(push + integral, 0.0), kl_config.penalty_max), integral
+def steer_penalty(control: Control, kl: float, config: KlConfig) -> Control:
+    """PID control in position form: β = clip(β₀ + k_p·e + I + k_d·(e − e′), 0, β_max), e = KL − target, e′ the one before.
+
+    I stays where β can answer: it does not wind up. A weight that nothing steers stays as it is.
+    """
+    if config.target is None or not config.steered or not math.isfinite(kl):
+        return control
+    error = kl - config.target
+    change = 0.0 if control.kl_error is None else error - control.kl_error
+    push = config.penalty + config.penalty_kp * error + config.penalty_kd * change
+    integral = control.kl_integral + config.penalty_ki * error
+    if not 0 <= push + integral <= config.penalty_max:
+        integral = min(max(integral, -push), config.penalty_max - push) if config.penalty_ki else 0.0
+    penalty = min(max(push + integral, 0.0), config.penalty_max)
+    return control._replace(kl_penalty=penalty, kl_integral=integral, kl_error=error)

@@ -9,7 +9,7 @@ from quantail.config import Config, CriticConfig
 from quantail.functional.categorical import pool_categorical, project
 from quantail.functional.quantile import pool_quantiles
 from quantail.functional.returns import distributional_targets, gae, normalize_advantages
-from quantail.nets.agent import Agent
+from quantail.nets.agent import Agent, Memory
 from quantail.rollout import Rollout
 from quantail.streams import uniform
 from quantail.trees import tree_map
@@ -29,6 +29,8 @@ class Batch(NamedTuple):
     target: Tensor  # [L, S, M] particles in the critics' scale, or [L, S, N] probabilities
     policy_weight: Tensor  # [L, S]
     value_weight: Tensor  # [L, S]
+    critics: Tensor | None = None  # [L, S, C, N] what they said in the rollout, where that holds them back
+    memory: Memory = ()  # before the first row, in what a loss term is given; elsewhere not here
 
 
 class Estimates(NamedTuple):
@@ -69,6 +71,7 @@ def estimate(rollout: Rollout, agent: Agent, scale: Scale, source: torch.Generat
         target=_target(agent, particles, scale, critic),
         policy_weight=rollout.policy_weight,
         value_weight=rollout.value_weight,
+        critics=None if critic.clip == "off" else rollout.critics[:, :-1].movedim(0, -2),
     )
     return batch, Estimates(values, advantages, returns, particles)
 
@@ -85,6 +88,12 @@ def pooled_law(agent: Agent, critics: Tensor, scale: Scale, config: CriticConfig
 def law_mean(law: Law) -> Tensor:
     """Mean of each row of a law."""
     return (law.locations * law.masses).sum(-1)
+
+
+def outside_share(particles: Tensor, scale: Scale, weight: Tensor, width: float) -> Tensor:
+    """Share of the target particles [T, B, M], by weight [T, B], beyond a categorical critic's atoms ±width; NaN without any."""
+    outside = ((particles - scale.mean) / scale.std).abs() > width
+    return (outside.double().mean(-1) * weight).sum() / weight.sum()
 
 
 def _target(agent: Agent, particles: Tensor, scale: Scale, config: CriticConfig) -> Tensor:

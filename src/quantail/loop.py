@@ -1,21 +1,22 @@
 """The loop: collect -> estimate -> update -> report, again and again; one generator, one screen."""
 
+import time
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
 
 from quantail.config import Config, OptimConfig
-from quantail.control import Control, epochs, knobs, start_control, steer
+from quantail.control import Control, epochs, knobs, start_control, steer, tally, tally_metrics
 from quantail.envs.base import TensorEnv
 from quantail.errors import TrainingError
-from quantail.estimate import estimate
+from quantail.estimate import estimate, outside_share
 from quantail.functional.moments import average_moments, batch_moments, merge_moments, scale_of
 from quantail.functional.returns import gae
 from quantail.losses import LossTerm
 from quantail.nets.agent import Agent
 from quantail.rollout import Carry, Noise, Rollout, collect, start_carry
-from quantail.statistics import episode_metrics, metrics_of
+from quantail.statistics import ended_episodes, findings, metrics_of
 from quantail.streams import Stream, generator, normal, uniform
 from quantail.types import Moments
 from quantail.update import sequences, update
@@ -31,6 +32,7 @@ class Report(NamedTuple):
     carry: Carry
     control: Control
     optimizer: torch.optim.Optimizer
+    findings: tuple[str, ...] = ()  # what is wrong, in words
 
 
 def train(config: Config, env: TensorEnv, agent: Agent | None = None, loss_terms: Sequence[LossTerm] = ()) -> Iterator[Report]:
@@ -38,6 +40,7 @@ def train(config: Config, env: TensorEnv, agent: Agent | None = None, loss_terms
     agent = agent or make_agent(config, env)
     optimizer = make_optimizer(agent, config.optim)
     carry, control, env_steps = begin(config, env, agent), start_control(config), 0
+    begun = time.perf_counter()
     while env_steps < config.total_timesteps:
         i = carry.iteration
         turned = knobs(control, i, env_steps, config, env.device)
@@ -59,15 +62,24 @@ def train(config: Config, env: TensorEnv, agent: Agent | None = None, loss_terms
             void_steps=control.void_steps,
         )
         env_steps += int(rollout.valid.sum())
-        metrics = metrics_of(agent, carry, rollout, batch, estimates, learned, turned) | episode_metrics(rollout)
+        metrics = metrics_of(agent, carry, rollout, batch, estimates, learned, turned)
         if learned.void_steps >= config.optim.patience:
             raise TrainingError(
                 f"{learned.void_steps} optimizer steps in a row changed nothing, first because of {learned.culprit}; "
                 "the weights are those of the last good step: look there, or lower the learning rate"
             )
         carry = refresh(carry, rollout, estimates.particles, agent, config)
-        control = steer(control, i, metrics, bool(learned.stopped), config)._replace(void_steps=learned.void_steps)
-        yield Report(i, env_steps, metrics, agent, carry, control, optimizer)
+        control = tally(control._replace(void_steps=learned.void_steps), ended_episodes(rollout), learned.epochs)
+        control = steer(control, i, metrics, bool(learned.stopped), config)
+        metrics |= tally_metrics(control) | clock(begun, i, env_steps)
+        yield Report(i, env_steps, metrics, agent, carry, control, optimizer, findings(metrics, rollout, learned))
+
+
+def clock(begun: float, iteration: int, env_steps: int) -> dict[str, float]:
+    """The time since training began, as SB3 reports it."""
+    elapsed = max(time.perf_counter() - begun, 1e-9)
+    steps = {"time/iterations": iteration + 1.0, "time/total_timesteps": float(env_steps)}
+    return steps | {"time/time_elapsed": elapsed, "time/fps": env_steps / elapsed}
 
 
 def begin(config: Config, env: TensorEnv, agent: Agent) -> Carry:
@@ -135,8 +147,7 @@ def refresh(carry: Carry, rollout: Rollout, particles: torch.Tensor, agent: Agen
 
 def outgrown(carry: Carry, rollout: Rollout, particles: torch.Tensor, config: Config) -> bool:
     """Whether more than 0.5 % of the targets lie outside a categorical critic's atoms."""
-    outside = ((particles - carry.scale.mean) / carry.scale.std).abs() > config.critic.support_width
-    share = (outside.double().mean(-1) * rollout.value_weight).sum() / rollout.value_weight.sum()
+    share = outside_share(particles, carry.scale, rollout.value_weight, config.critic.support_width)
     return bool(share > 0.005)
 
 

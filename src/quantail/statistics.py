@@ -1,16 +1,21 @@
 """What an iteration says of itself: every figure a 0-d tensor on the device, all of them crossing to the host at once."""
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
-from quantail.estimate import Batch, Estimates
+from quantail.estimate import Batch, Estimates, outside_share
 from quantail.losses import Knobs
 from quantail.nets.agent import Agent
 from quantail.nets.memory import memory_statistics
 from quantail.rollout import Carry, Rollout
 from quantail.update import Learned
 
-# Statistics of the optimizer steps under their public names; the mean over the steps, or the largest where marked.
+CLAMP_SHARE = 0.01  # of log-ratios beyond the clamp, above which the policy moves too far for the surrogate
+
+# Statistics of the optimizer steps under their public names: over the steps that were not void the mean, the largest or
+# smallest where the name says so, the last of what is smoothed; over all of them the sum of what counts.
 STEP_NAMES = {
     "loss": "train/loss",
     "policy_gradient_loss": "train/policy_gradient_loss",
@@ -18,6 +23,9 @@ STEP_NAMES = {
     "kl": "train/approx_kl",
     "clip_fraction": "train/clip_fraction",
     "entropy": "policy/entropy_mean",
+    "entropy_min": "policy/entropy_min",
+    "entropy_max": "policy/entropy_max",
+    "kl_smooth": "policy/kl_smooth",
     "clone_loss": "policy/clone_loss",
     "log_ratio_mean": "policy/log_ratio_mean",
     "log_ratio_clamped": "policy/log_ratio_clamped",
@@ -25,25 +33,28 @@ STEP_NAMES = {
     "log_ratio_max": "policy/log_ratio_max",
     "grad_norm": "optim/grad_norm",
     "grad_norm_clipped": "optim/grad_norm_clipped",
+    "taken": "optim/steps",
     "void": "optim/void_steps",
     "value_loss_0": "critic/loss_0",
     "value_loss_1": "critic/loss_1",
+    "value_loss_unclipped": "critic/loss_unclipped",
+    "value_loss_clipped": "critic/loss_clipped",
+    "value_clip_active": "critic/clip_active",
 }
+COUNTS = ("taken", "void", "log_ratio_not_finite")
 
 
 def metrics_of(
     agent: Agent, carry: Carry, rollout: Rollout, batch: Batch, estimates: Estimates, learned: Learned, knobs: Knobs
 ) -> dict[str, float]:
-    """All figures of an iteration by name."""
+    """All figures of an iteration by name. `carry` is the one after the rollout, before anything was refreshed."""
     tensors = {
-        **step_metrics(learned),
+        **step_metrics(learned, knobs),
         **advantage_metrics(batch, estimates),
-        **critic_metrics(rollout, estimates),
-        **memory_metrics(agent, carry),
-        **gradient_metrics(agent),
+        **critic_metrics(agent, carry, rollout, estimates),
+        **memory_metrics(carry, rollout),
         **normaliser_metrics(carry, rollout),
-        **{f"health/not_finite_{name}": rollout.not_finite[..., i].sum() for i, name in enumerate(("reward", "pnl", "obs"))},
-        "rollout/valid_rows": rollout.valid.sum(),
+        **source_metrics(rollout),
         "train/learning_rate": knobs.learning_rate,
         "train/clip_range": knobs.clip,
         "policy/entropy_coef": knobs.entropy_coef,
@@ -56,17 +67,31 @@ def metrics_of(
     return metrics
 
 
-def step_metrics(learned: Learned) -> dict[str, Tensor]:
-    """Over the optimizer steps: means, the count of void ones, and the extremes."""
+def step_metrics(learned: Learned, knobs: Knobs) -> dict[str, Tensor]:
+    """Over the optimizer steps; NaN where all of them were void."""
+    good = torch.stack([step["void"] == 0 for step in learned.steps])
     found = {}
-    for name, public in STEP_NAMES.items():
-        values = [step[name] for step in learned.steps if name in step]
-        if values:
-            stacked = torch.stack(values).double()
-            found[public] = stacked.max() if name.endswith("_max") else stacked.sum() if name == "void" else stacked.mean()
-            if name == "kl":
-                found["policy/kl_max"] = stacked.max()
-    return found
+    for name in dict.fromkeys(name for step in learned.steps for name in step):
+        known = torch.stack(
+            [step.get(name, good.new_full((), torch.nan, dtype=torch.float64)) for step in learned.steps]
+        ).double()
+        kept = known if name in COUNTS else known[good]
+        found[STEP_NAMES.get(name, f"optim/{name}" if "/" in name else f"train/{name}")] = _over_steps(name, kept)
+        if name == "kl":
+            found["policy/kl_max"] = _over_steps("kl_max", kept)
+    ours, theirs = knobs.clone_coef * found["policy/clone_loss"], found["train/policy_gradient_loss"]
+    return found | {"policy/clone_ratio": ours.abs() / theirs.abs()}
+
+
+def _over_steps(name: str, values: Tensor) -> Tensor:
+    """One number for all steps."""
+    if name in COUNTS:
+        return values.sum()
+    if not len(values):
+        return values.new_full((), torch.nan)
+    if name.endswith("_smooth"):
+        return values[-1]
+    return values.max() if name.endswith("_max") else values.min() if name.endswith("_min") else values.mean()
 
 
 def advantage_metrics(batch: Batch, estimates: Estimates) -> dict[str, Tensor]:
@@ -82,52 +107,79 @@ def advantage_metrics(batch: Batch, estimates: Estimates) -> dict[str, Tensor]:
     return found
 
 
-def critic_metrics(rollout: Rollout, estimates: Estimates) -> dict[str, Tensor]:
+def critic_metrics(agent: Agent, carry: Carry, rollout: Rollout, estimates: Estimates) -> dict[str, Tensor]:
     """How much of the return's variance the rollout's own predictions explain: over all rows, and env by env."""
     weight, error = rollout.value_weight, estimates.returns - estimates.values[:-1]
     whole = explained(weighted_mean_and_std(error, weight)[1], weighted_mean_and_std(estimates.returns, weight)[1])
     each = explained(weighted_mean_and_std(error, weight, 0)[1], weighted_mean_and_std(estimates.returns, weight, 0)[1])
     known = each.isfinite()
     mean_each = torch.where(known, each, 0.0).sum() / known.sum()
-    means = rollout.critics.mean(-1)
-    gap = (means[0] - means[-1]).abs().mean()
-    return {
+    means = agent.values.mean(rollout.critics[:, :-1]) * carry.scale.std
+    particles, heavy = estimates.particles, weight[..., None].expand(estimates.particles.shape)
+    found = {
         "train/explained_variance": whole,
         "critic/explained_variance_per_env": mean_each,
-        "critic/twin_gap": gap,
         "critic/value_mean": weighted_mean_and_std(estimates.values[:-1], weight)[0],
         "critic/return_mean": weighted_mean_and_std(estimates.returns, weight)[0],
         "critic/return_std": weighted_mean_and_std(estimates.returns, weight)[1],
-        "critic/target_std": estimates.particles.std(correction=0),
+        "critic/target_std": weighted_mean_and_std(particles, heavy)[1],
     }
+    if agent.values.kind == "categorical":
+        width = float(agent.values.atoms[-1])
+        found["critic/outside_support"] = outside_share(particles, carry.scale, weight, width)
+    if len(means) == 2:
+        found["critic/twin_gap"] = weighted_mean_and_std((means[0] - means[1]).abs(), weight)[0]
+    return found
 
 
-def memory_metrics(agent: Agent, carry: Carry) -> dict[str, Tensor]:
-    """How full the memory is, tensor by tensor and layer by layer."""
+def memory_metrics(carry: Carry, rollout: Rollout) -> dict[str, Tensor]:
+    """How full the memory is, tensor by tensor and layer by layer: at the end of the rollout, and around episode starts.
+
+    `before_start` is what the old episode left behind, `after_start` what the first row of the new one wrote, over all starts
+    but those in the first row; NaN where there are none.
+    """
     found: dict[str, Tensor] = {}
     for i, state in enumerate(carry.memory):
-        summary = memory_statistics(state)
-        for layer in range(len(state)):
-            found |= {f"memory/state_{i}_layer_{layer}_{kind}": values[layer] for kind, values in summary._asdict().items()}
+        for kind, values in memory_statistics(state)._asdict().items():
+            found |= {f"memory/state_{i}_layer_{layer}_{kind}": value for layer, value in enumerate(values)}
+    if rollout.memory_sums is None:
+        return found
+    width = carry.memory[0].shape[-1]
+    weight = rollout.start[1:-1].double()
+    count = weight.sum()
+    for moment, rows in (("before", rollout.memory_sums[:-1]), ("after", rollout.memory_sums[1:])):
+        total, squares = rows.double().movedim(0, -2).unbind()  # [states, layers, T−1, B] each
+        mean = (total * weight).sum((-2, -1)) / (count * width)
+        spread = ((squares * weight).sum((-2, -1)) / (count * width) - mean.square()).clamp_min(0.0).sqrt()
+        norm = (squares.sqrt() * weight).sum((-2, -1)) / count
+        for kind, values in (("mean", mean), ("std", spread), ("norm", norm)):
+            for i, state in enumerate(values):
+                found |= {f"memory/state_{i}_layer_{j}_{kind}_{moment}_start": value for j, value in enumerate(state)}
     return found
 
 
-def gradient_metrics(agent: Agent) -> dict[str, Tensor]:
-    """Norms of the last step's gradients by owner: each trunk's encoder and memory layers, each head."""
-    found = {}
-    for owner, parameters in agent.parameter_groups().items():
-        gradients = [p.grad for p in parameters if p.grad is not None]
-        if gradients:
-            found[f"optim/grad_norm/{owner}"] = torch.nn.utils.get_total_norm(gradients)
-    return found
+def source_metrics(rollout: Rollout) -> dict[str, Tensor]:
+    """What the environments gave: valid rows, numbers that are not finite, and means of their figures over the valid rows."""
+    found = {f"health/not_finite_{name}": rollout.not_finite[..., i].sum() for i, name in enumerate(("reward", "pnl", "obs"))}
+    bad = torch.zeros_like(found["health/not_finite_reward"])
+    for name, figure in rollout.info.items():
+        known = rollout.valid & figure.isfinite()
+        bad = bad + (rollout.valid & ~figure.isfinite()).sum()
+        found[f"env/{name}"] = weighted_mean_and_std(figure, known)[0]
+    return found | {
+        "health/not_finite_info": bad,
+        "rollout/valid_rows": rollout.valid.sum(),
+        "rollout/episodes": (~rollout.episode_return.isnan()).sum(),
+    }
 
 
 def normaliser_metrics(carry: Carry, rollout: Rollout) -> dict[str, Tensor]:
     """The return's scale, and how far this rollout's observations lie from those before it, in standard deviations."""
     found = {"norm/return_mean": carry.scale.mean, "norm/return_std": carry.scale.std}
     for name, known in carry.obs_moments.items():
-        drift = (rollout.raw_moments[name].mean - known.mean).abs() / known.variance.sqrt().clamp_min(1e-12)
-        found[f"norm/obs_drift{'_' + name if name else ''}"] = torch.where(known.weight > 0, drift, 0.0).mean()
+        moves = (known.variance > 0) & (known.weight > 0)  # a feature that never moved has no unit to drift in
+        drift = (rollout.raw_moments[name].mean - known.mean).abs() / torch.where(moves, known.variance, 1.0).sqrt()
+        found[f"norm/obs_drift{'_' + name if name else ''}"] = torch.where(moves, drift, 0.0).sum() / moves.sum().clamp_min(1)
     return found
 
 
@@ -146,13 +198,24 @@ def explained(error_std: Tensor, return_std: Tensor) -> Tensor:
     return torch.where(return_std > 0, 1 - (error_std / return_std).square(), torch.nan)
 
 
-def episode_metrics(rollout: Rollout) -> dict[str, float]:
-    """Mean return and length of the episodes that ended in this rollout; nothing when none did."""
+def ended_episodes(rollout: Rollout) -> list[tuple[float, float]]:
+    """Return and length of the episodes that ended in this rollout, in the order in which they did."""
     ended = ~rollout.episode_return.isnan()
-    count = int(ended.sum())
-    if not count:
-        return {}
-    found = {"rollout/episodes": float(count)}
-    for name, values in (("ep_rew_mean", rollout.episode_return), ("ep_len_mean", rollout.episode_length)):
-        found[f"rollout/{name}"] = float(torch.where(ended, values, 0.0).sum()) / count
-    return found
+    pairs = torch.stack([rollout.episode_return[ended].double(), rollout.episode_length[ended].double()], -1)
+    return [(total, length) for total, length in pairs.tolist()]
+
+
+def findings(metrics: Mapping[str, float], rollout: Rollout, learned: Learned) -> tuple[str, ...]:
+    """What is wrong with an iteration, in words: what was seen, where, and what was done about it."""
+    found = []
+    for i, name in enumerate(("reward", "pnl", "obs")):
+        if metrics[f"health/not_finite_{name}"]:
+            envs = rollout.not_finite[..., i].any(0).nonzero()[:, 0].tolist()
+            found.append(f"{name} was not finite in environments {envs}: zeroed, and they weigh nothing until their next start")
+    if void := int(metrics["optim/void_steps"]):
+        found.append(f"{void} optimizer steps changed nothing: the first tensor that is not finite is {learned.culprit}")
+    if bad := int(metrics["policy/log_ratio_not_finite"]):
+        found.append(f"{bad} log-ratios were not finite: lower the learning rate, or look at the policy's deviation")
+    if (share := metrics["policy/log_ratio_clamped"]) > CLAMP_SHARE:
+        found.append(f"{share:.1%} of the log-ratios were clamped: the policy moves too far; set kl.target or fewer epochs")
+    return tuple(found)

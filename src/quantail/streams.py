@@ -19,8 +19,7 @@ class Stream(IntEnum):
     ACT = 2
     ENVIRONMENT = 3
     TARGETS = 4
-    ENTROPY = 5
-    ORDER = 6
+    ORDER = 6  # of the mini-batches, and the entropy of a squashed policy
     DROPOUT = 7
     EXPLORE = 8
     PLAY = 9

@@ -14,6 +14,16 @@ from quantail.rollout import Noise, chunks
 from quantail.streams import normal
 from quantail.trees import tree_map
 
+# What a step that changed nothing is blamed on: the losses, in the order in which they are computed.
+LOSSES = {
+    "policy_gradient_loss": "the surrogate loss",
+    "entropy": "the policy's entropy",
+    "kl": "the policy's KL",
+    "clone_loss": "the cloning loss",
+    "value_loss_0": "the loss of critic 0",
+    "value_loss_1": "the loss of critic 1",
+}
+
 
 class Sequences(NamedTuple):
     """Sequences of one shape to learn from: L rows of time, S of them, and what was drawn for the whole iteration."""
@@ -27,10 +37,20 @@ class Sequences(NamedTuple):
 class Learned(NamedTuple):
     """What an update did."""
 
-    steps: list[dict[str, Tensor]]  # statistics of each optimizer step: 0-d tensors
+    steps: list[dict[str, Tensor]]  # statistics of each optimizer step, also of one that was not taken: 0-d tensors
     stopped: str  # "", or the rule that ended it early: absolute, consecutive, fraction
     void_steps: int  # optimizer steps in a row, up to the last, that changed nothing
     culprit: str  # the first non-finite tensor of the first void step
+    epochs: int  # passes over the rollout that were begun
+
+
+class Owners(NamedTuple):
+    """Who owns which parameters: each layer, and all that belongs to one trunk, memory or head together."""
+
+    names: tuple[str, ...]
+    parameters: tuple[torch.nn.Parameter, ...]
+    labels: tuple[str, ...]  # of the parameters
+    shares: Tensor  # [names, parameters] 1 where it is theirs
 
 
 def sequences(batch: Batch, memory: Mapping[int, Memory], noise: Noise, ppo: PpoConfig) -> list[Sequences]:
@@ -63,22 +83,25 @@ def update(
     for group in optimizer.param_groups:
         group["lr"] = float(knobs.learning_rate)
     steps: list[dict[str, Tensor]] = []
-    watch, culprit = KlWatch(config.kl), ""
-    for _ in range(epochs):
-        for parts in minibatches(groups, order, config.ppo):
-            stats = accumulate(agent, parts, order, knobs, config, loss_terms)
-            bad = first_not_finite(agent, stats["loss"])
-            if not bad and watch.too_far(stats["kl"]):
-                return Learned(steps, "absolute", void_steps, culprit)
-            steps.append(stats | apply_gradients(agent, optimizer, config, skip=bool(bad)))
+    watch, owners, culprit = KlWatch(config.kl), owners_of(agent), ""
+    for epoch in range(1, epochs + 1):
+        for parts in minibatches(groups, order, config.ppo, entropy_noise=agent.policy.needs_entropy_noise):
+            stats = accumulate(agent, parts, knobs, config, loss_terms)
+            norms = gradient_norms(owners)
+            bad = first_not_finite(stats, owners, norms)
+            far = not bad and watch.too_far(stats["kl"])
+            stats |= {"void": torch.full_like(stats["loss"], float(bool(bad)))} | watch.statistics(bad)
+            steps.append(stats | apply_gradients(optimizer, owners, norms, config, go=not (bad or far)))
+            if far:
+                return Learned(steps, "absolute", void_steps, culprit, epoch)
             void_steps, culprit = (void_steps + 1, culprit or bad) if bad else (0, culprit)
             if void_steps >= config.optim.patience:
-                return Learned(steps, "", void_steps, culprit)
+                return Learned(steps, "", void_steps, culprit, epoch)
             if watch.too_long():
-                return Learned(steps, "consecutive", void_steps, culprit)
+                return Learned(steps, "consecutive", void_steps, culprit, epoch)
         if watch.too_often():
-            return Learned(steps, "fraction", void_steps, culprit)
-    return Learned(steps, "", void_steps, culprit)
+            return Learned(steps, "fraction", void_steps, culprit, epoch)
+    return Learned(steps, "", void_steps, culprit, epochs)
 
 
 class KlWatch:
@@ -86,21 +109,24 @@ class KlWatch:
 
     def __init__(self, config: KlConfig) -> None:
         self.config = config
-        self.smooth: float | None = None
+        self.smooth: Tensor | None = None
         self.streak = 0
         self.exceeded: list[bool] = []
 
     def too_far(self, kl: Tensor) -> bool:
         """Look at one batch's KL, before its step; whether it alone is reason to stop."""
-        target = self.config.target
+        target, keep = self.config.target, self.config.smoothing
+        self.smooth = kl if self.smooth is None else keep * self.smooth + (1 - keep) * kl
         if target is None:
             return False
-        raw, keep = float(kl), self.config.smoothing
-        self.smooth = raw if self.smooth is None else keep * self.smooth + (1 - keep) * raw
-        exceeds = self.smooth > target
+        exceeds = float(self.smooth) > target
         self.streak = self.streak + 1 if exceeds else 0
         self.exceeded.append(exceeds)
-        return raw > self.config.absolute_factor * target
+        return float(kl) > self.config.absolute_factor * target
+
+    def statistics(self, bad: str) -> dict[str, Tensor]:
+        """The smoothed KL, unless this step's was of no use."""
+        return {} if bad or self.smooth is None else {"kl_smooth": self.smooth}
 
     def too_long(self) -> bool:
         """Whether too many batches in a row were above the target."""
@@ -113,7 +139,9 @@ class KlWatch:
         return share > self.config.fraction
 
 
-def minibatches(groups: Sequence[Sequences], order: torch.Generator, ppo: PpoConfig) -> Iterator[list[Part]]:
+def minibatches(
+    groups: Sequence[Sequences], order: torch.Generator, ppo: PpoConfig, *, entropy_noise: bool = False
+) -> Iterator[list[Part]]:
     """Every sequence once, in random order, as the parts of successive optimizer steps; a remainder is a smaller one."""
     picks: list[tuple[Sequences, Tensor]] = []
     for group in groups:
@@ -125,61 +153,87 @@ def minibatches(groups: Sequence[Sequences], order: torch.Generator, ppo: PpoCon
         torch.randperm(len(picks), generator=order, device=order.device).tolist() if len(groups) > 1 else range(len(picks))
     ):
         group, index = picks[i]
-        yield _parts(group, index, ppo.micro_batches)
+        action, noise = group.rows.action, None
+        if entropy_noise:  # for the whole step at once: its parts see what they would have seen together
+            rows = (1, len(action) - group.burn_in, len(index), *action.shape[2:])
+            noise = normal(rows, order, action.dtype)
+        yield _parts(group, index, ppo.micro_batches, noise)
 
 
 def accumulate(
-    agent: Agent,
-    parts: Sequence[Part],
-    order: torch.Generator,
-    knobs: Knobs,
-    config: Config,
-    loss_terms: Sequence[LossTerm],
+    agent: Agent, parts: Sequence[Part], knobs: Knobs, config: Config, loss_terms: Sequence[LossTerm] = ()
 ) -> dict[str, Tensor]:
     """Gradients of one optimizer step, part by part: equal to those of all rows at once. Returns the statistics."""
     agent.zero_grad(set_to_none=True)
     totals: dict[str, Tensor] = {}
     for part in parts:
-        learned = part.rows.action[part.burn_in :]
-        noise = normal(learned.shape, order, learned.dtype)[None] if agent.policy.needs_entropy_noise else None
-        loss, stats = batch_loss(agent, part, noise, knobs, config)
-        share = (part.rows.policy_weight[part.burn_in :].sum() / part.policy_total).detach()
-        for term in loss_terms:
-            loss = loss + share * term(agent, part.rows, knobs)
+        loss, stats = batch_loss(agent, part, knobs, config, loss_terms)
         loss.backward()  # type: ignore[no-untyped-call]
         stats["loss"] = loss.detach()
         for name, value in stats.items():
-            seen = totals.get(name, torch.zeros_like(value))
-            totals[name] = torch.maximum(seen, value) if name.endswith("_max") else seen + value
+            join = torch.maximum if name.endswith("_max") else torch.minimum if name.endswith("_min") else torch.add
+            totals[name] = join(totals[name], value) if name in totals else value
     return totals
 
 
-def first_not_finite(agent: Agent, loss: Tensor) -> str:
-    """The name of the first tensor of a step that is not finite, or nothing."""
-    gradients = [(name, p.grad) for name, p in agent.named_parameters() if p.grad is not None]
-    if bool(torch.stack([loss.isfinite(), *(gradient.isfinite().all() for _, gradient in gradients)]).all()):
+def owners_of(agent: Agent) -> Owners:
+    """The agent's `parameter_groups`, and "critic_0" for all of "critic_0/…", "actor/memory" for all of "actor/memory_…"."""
+    label = {parameter: name for name, parameter in agent.named_parameters()}
+    place = {parameter: i for i, parameter in enumerate(label)}
+    shares: dict[str, Tensor] = {}
+    for group, members in agent.parameter_groups().items():
+        owner, _, part = group.partition("/")
+        for name in dict.fromkeys((owner, f"{owner}/memory" if part.startswith("memory_") else group, group)):
+            mine = shares.setdefault(name, torch.zeros(len(place), dtype=torch.float64, device=members[0].device))
+            mine[[place[parameter] for parameter in members]] = 1.0
+    return Owners(tuple(shares), tuple(label), tuple(label.values()), torch.stack(list(shares.values())))
+
+
+def gradient_norms(owners: Owners) -> Tensor:
+    """The norm of each parameter's gradient, 0 where there is none: [parameters]."""
+    gradients = [p.new_zeros(()) if p.grad is None else p.grad for p in owners.parameters]
+    return torch.stack(list(torch._foreach_norm(gradients)))
+
+
+def first_not_finite(stats: Mapping[str, Tensor], owners: Owners, norms: Tensor) -> str:
+    """The name of the first tensor of a step that is not finite, losses before gradients; or nothing."""
+    if bool(stats["loss"].isfinite() & norms.isfinite().all()):
         return ""
-    return next((f"the gradient of {name}" for name, g in gradients if not bool(g.isfinite().all())), "the loss")
+    losses = {name: text for name, text in LOSSES.items() if name in stats}
+    losses |= {name: f"loss {name.replace('_', ' ')}" for name in stats if name.startswith("term_")}
+    named = ((text, stats[name]) for name, text in losses.items())
+    gradients = ((f"the gradient of {label}", norm) for label, norm in zip(owners.labels, norms, strict=True))
+    return next((text for text, value in (*named, *gradients) if not bool(value.isfinite())), "the loss")
 
 
-def apply_gradients(agent: Agent, optimizer: torch.optim.Optimizer, config: Config, *, skip: bool) -> dict[str, Tensor]:
-    """Clip and step, unless the gradients are not finite: then nothing moves, neither weights nor moments."""
-    gradients = [p.grad for p in agent.parameters() if p.grad is not None]
-    norm = torch.nn.utils.get_total_norm(gradients)
-    limit = config.optim.max_grad_norm
-    clipped = norm
+def apply_gradients(
+    optimizer: torch.optim.Optimizer, owners: Owners, norms: Tensor, config: Config, *, go: bool
+) -> dict[str, Tensor]:
+    """Clip and step; or, without `go`, nothing moves, neither weights nor moments nor counters. Norms before and after."""
+    total, limit = torch.linalg.vector_norm(norms.double()), config.optim.max_grad_norm
+    kept = torch.ones_like(total)
     if limit is not None and limit > 0:
-        torch.nn.utils.clip_grads_with_norm_(agent.parameters(), limit, norm)
-        clipped = norm.clamp_max(limit)
-    if not skip:
+        kept = (limit / (total + 1e-6)).clamp_max(1.0)
+    if go:
+        if limit is not None and limit > 0:
+            torch.nn.utils.clip_grads_with_norm_(owners.parameters, limit, total)
         optimizer.step()
-    return {"grad_norm": norm, "grad_norm_clipped": clipped, "void": torch.full_like(norm, float(skip))}
+    each = (owners.shares @ norms.double().square()).sqrt()
+    return {
+        "grad_norm": total,
+        "grad_norm_clipped": total * kept,
+        "taken": torch.full_like(total, float(go)),
+        **{f"grad_norm/{name}": norm for name, norm in zip(owners.names, each, strict=True)},
+        **{f"grad_norm_clipped/{name}": norm for name, norm in zip(owners.names, each * kept, strict=True)},
+    }
 
 
-def _parts(group: Sequences, index: Tensor, micro_batches: int) -> list[Part]:
+def _parts(group: Sequences, index: Tensor, micro_batches: int, noise: Tensor | None) -> list[Part]:
     """The chosen sequences in so many parts, each knowing the weight of them all."""
     weights = (group.rows.policy_weight, group.rows.value_weight)
     totals = [torch.clamp_min(weight[group.burn_in :, index].sum(), torch.finfo(weight.dtype).tiny) for weight in weights]
+    count = min(micro_batches, len(index))
+    places = torch.arange(len(index), device=index.device).tensor_split(count)
     return [
         Part(
             rows=tree_map(lambda x, some=some: x[:, some], group.rows),
@@ -188,6 +242,7 @@ def _parts(group: Sequences, index: Tensor, micro_batches: int) -> list[Part]:
             policy_total=totals[0],
             value_total=totals[1],
             dropout=None if group.dropout is None else group.dropout[:, some],
+            entropy_noise=None if noise is None else noise[:, :, place],
         )
-        for some in index.tensor_split(min(micro_batches, len(index)))
+        for some, place in zip(index.tensor_split(count), places, strict=True)
     ]

@@ -109,7 +109,7 @@ def memory_statistics(state: Tensor) -> MemoryStatistics:
 
 
 def memory_sums(memory: Memory) -> Tensor | None:
-    """Σ h and Σ h² of each environment: what mean, deviation and norm are made of.  -> [2, states, layers, B]; None if no memory."""
+    """Σ h and Σ h² of each environment, from which mean, deviation and norm follow: [2, states, layers, B]; None without."""
     if not memory:
         return None
     states = torch.stack(memory).detach()
