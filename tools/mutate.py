@@ -64,7 +64,7 @@ TABLE = (
     Mutant("returns", "(follow_noise < lam)", "(follow_noise > lam)", "particles follow with probability 1 − λ"),
     Mutant("returns", "max=math.log(c_max)", "min=math.log(c_max)", "V-trace cuts the small weights"),
     Mutant("returns", "/ total).sqrt()", "/ (total - 1)).sqrt()", "advantages divided by n − 1"),
-    Mutant("returns", "std > 64 * FLOAT32_EPS", "std > 0 * FLOAT32_EPS", "rounding noise passes for a signal"),
+    Mutant("returns", "std <= 64 * FLOAT32_EPS", "std <= 0 * FLOAT32_EPS", "rounding noise passes for a signal"),
     # quantiles
     Mutant("quantile", "edges[1:]) / 2)", "edges[1:]) / 3)", "levels off the middle of their cells"),
     Mutant("quantile", "(steps[:packed] + 0.5)", "(steps[:packed] + 1.5)", "tail levels shifted by a cell"),

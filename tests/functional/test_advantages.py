@@ -133,6 +133,17 @@ def test_rows_of_weight_0_neither_count_nor_learn(mode, garbage):
     assert (found[~counts] == 0).all()
 
 
+@pytest.mark.parametrize("broken", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_broken_advantage_that_counts_is_never_taken_for_no_signal(broken, dtype):
+    x = torch.randn(11, 3, dtype=dtype)
+    x[4, 1] = broken
+    assert not normalize_advantages(x).isfinite().any()
+    found = normalize_advantages(x, "env")
+    assert not found[:, 1].isfinite().any()
+    assert torch.equal(found[:, [0, 2]], normalize_advantages(x[:, [0, 2]], "env"))
+
+
 def test_rows_of_weight_0_might_as_well_be_absent():
     x, counts = torch.randn(11, 3), torch.rand(11, 3) < 0.6
     assert_close(normalize_advantages(x, weights=counts.float())[counts], normalize_advantages(x[counts]))

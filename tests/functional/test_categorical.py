@@ -168,6 +168,20 @@ def test_pool_gradients(reduce):
     assert gradcheck(lambda laws: categorical.pool_categorical(laws, UNEVEN, reduce), critics)
 
 
+@pytest.mark.parametrize("odd", range(3))
+def test_projection_of_mixed_dtypes_has_the_widest(odd):
+    exact = [torch.tensor([[0.25, 0.75]]), torch.tensor([0.5, 3.0]), torch.arange(-1.0, 4.0)]
+    expected = torch.tensor([[0, 0.125, 0.125, 0, 0.75]], dtype=torch.float64)
+    for narrow, wide in ((torch.float32, torch.float64), (torch.bfloat16, torch.float32)):
+        for one, rest in ((narrow, wide), (wide, narrow)):
+            found = categorical.project(*(x.to(one if i == odd else rest) for i, x in enumerate(exact)))
+            assert found.dtype == wide
+            assert torch.equal(found.double(), expected)
+    atoms, logits = exact[2].double(), torch.zeros(2, 5)
+    assert categorical.two_hot(torch.tensor([2.25], dtype=torch.bfloat16), exact[2]).tolist() == [[0, 0, 0, 0.75, 0.25]]
+    assert categorical.clip_categorical(logits, logits + 0.2, atoms, 0.1, "mean_only").shape == (2, 5)
+
+
 # --- draws -----------------------------------------------------------------------------------------------------------
 
 
@@ -202,6 +216,15 @@ def test_an_atom_without_mass_is_never_drawn(dtype):
     ends = torch.cat([masses.new_zeros(500, 1), masses.cumsum(-1) / masses.sum(-1, keepdim=True)], -1).clamp_max(just_below_1)
     noise = torch.cat([ends, torch.full((500, 1), just_below_1, dtype=dtype)], -1)
     assert masses.gather(-1, categorical.draw_index(masses, noise)).min() > 0
+
+
+@pytest.mark.parametrize("coarse", [torch.float32, torch.float16, torch.bfloat16])
+def test_masses_coarser_than_the_noise_do_not_round_it_up_to_1(coarse):
+    masses = torch.tensor([[0.5, 0.5, 0.0], [1.0, 0.0, 0.0]], dtype=coarse)
+    noise = torch.full((2, 1), 1 - 2.0**-30, dtype=torch.float64)
+    assert categorical.draw_index(masses, noise).tolist() == [[1], [0]]
+    even = categorical.draw_index(torch.ones(300, dtype=coarse), (torch.arange(300) + 0.5) / 300)
+    assert torch.equal(even, torch.arange(300))
 
 
 def test_noise_at_the_edge_of_a_cell_opens_the_next_one():

@@ -66,6 +66,8 @@ REFUSED = [
     Refusal(distributional_targets, "law", Law(torch.ones(T, B, N), MASSES), "needs [6, 3, 4] or [4]"),
     Refusal(distributional_targets, "law", Law(torch.ones(T + 1, B, N), MASSES[:-1]), "needs [6, 3, 4] or [4]"),
     Refusal(distributional_targets, "law", Law(torch.ones(N), torch.ones(N).long()), "floating point"),
+    Refusal(distributional_targets, "law", torch.ones(T + 1, B, N), "law is a Tensor; needs Law(locations, masses)"),
+    Refusal(distributional_targets, "final_law", Law(torch.tensor(1.0), MASSES), "final_law.locations has shape []"),
     Refusal(distributional_targets, "final_law", Law(torch.ones(T + 1, B, N), MASSES), "needs [5, 3, 4] or [4]"),
     Refusal(distributional_targets, "final_law", Law(torch.ones(N), torch.ones(T, N)), "needs [5, 3, 4] or [4]"),
     Refusal(distributional_targets, "follow_noise", torch.zeros(T, B, M + 1), "needs [5, 3, 7]"),

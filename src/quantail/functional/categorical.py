@@ -11,6 +11,7 @@ from quantail.functional.checks import (
     check_increasing,
     check_knob,
     check_last,
+    check_law,
     check_number,
     check_rank,
     check_shape,
@@ -45,6 +46,8 @@ def project(probs: Tensor, atoms: Tensor, support: Tensor) -> Tensor:
     check_rank("probs", probs, 1, "[..., atoms]")
     check_last("atoms", atoms, probs.shape, "rows, atoms")
     _check_support("support", support)
+    dtype = torch.promote_types(torch.promote_types(probs.dtype, atoms.dtype), support.dtype)
+    probs, atoms, support = probs.to(dtype), atoms.to(dtype), support.to(dtype)
     inside = atoms.clamp(support[0], support[-1])
     lower = (torch.searchsorted(support, inside.detach(), right=True) - 1).clamp(0, support.shape[0] - 2)
     upper_share = (inside - support[lower]) / (support[lower + 1] - support[lower])
@@ -142,6 +145,7 @@ def draw(law: Law, noise: Tensor) -> Tensor:
     never drawn, whatever the rounding.
     """
     check_rank("noise", noise, 1, "[..., draws]")
+    check_law("law", law, noise.shape[:-1])
     index = draw_index(law.masses, noise)
     if law.locations.ndim == 1:
         return law.locations[index]
@@ -154,9 +158,13 @@ def draw_index(masses: Tensor, noise: Tensor) -> Tensor:
     masses [..., N] or [N], noise uniform on [0, 1) [..., M] -> indices [..., M] (int64).
     """
     check_rank("masses", masses, 1, "[..., cells]")
-    cumulative = masses.detach().cumsum(-1)
+    check_rank("noise", noise, 1, "[..., draws]")
+    if masses.ndim > 1:
+        check_shape("noise", noise, (*masses.shape[:-1], noise.shape[-1]), "rows as masses, then draws")
+    dtype = torch.promote_types(masses.dtype, noise.dtype)  # never the coarser: it would round u < 1 up to 1
+    cumulative = masses.detach().to(dtype).cumsum(-1)
     cumulative = cumulative / cumulative[..., -1:]  # ends at 1 exactly, so u < 1 always finds a cell with mass
-    noise = noise.to(cumulative.dtype).contiguous()
+    noise = noise.to(dtype).contiguous()
     return torch.searchsorted(cumulative.contiguous(), noise, right=True).clamp_max(masses.shape[-1] - 1)
 
 

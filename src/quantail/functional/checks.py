@@ -8,12 +8,13 @@ inside a captured graph. The *content* of tensors is another matter: reading it 
 import math
 from collections.abc import Sequence
 from numbers import Real
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 
 from quantail.errors import InputError
+from quantail.types import Law
 
 
 def check_finite(**tensors: Tensor) -> None:
@@ -89,6 +90,22 @@ def check_last(name: str, tensor: Tensor, like: Sequence[int], axes: str) -> Non
         bad_shape(name, tensor, f"{list(like)} or {list(like[-1:])} ({axes})")
 
 
+def check_record(name: str, record: object, kind: type[tuple[Any, ...]]) -> None:
+    """A record of this kind, not a bare tuple: the fields of one are easily mistaken for those of another."""
+    if not isinstance(record, kind):
+        fields = ", ".join(getattr(kind, "_fields", ()))
+        raise InputError(f"{name} is a {type(record).__name__}; needs {kind.__name__}({fields})")
+
+
+def check_law(name: str, law: Law, rows: Sequence[int]) -> None:
+    """A law for these rows: locations and masses alike in their last axis, each of all rows or shared by them."""
+    check_record(name, law, Law)
+    check_rank(f"{name}.locations", law.locations, 1, "[..., atoms]")
+    atoms = law.locations.shape[-1]
+    check_last(f"{name}.locations", law.locations, (*rows, atoms), "rows, atoms")
+    check_last(f"{name}.masses", law.masses, (*rows, atoms), "rows, atoms")
+
+
 def check_mask(name: str, mask: Tensor, shape: Sequence[int], axes: str) -> Tensor:
     """A mask as bool: bool as it is, 0/1 numbers as bool. Returns the bool mask."""
     if not isinstance(mask, Tensor):
@@ -113,12 +130,14 @@ def check_number(
         raise InputError(f"{name}={value} is outside {opening}{low:g}, {high:g}{closing}; choose a finite value inside")
 
 
-def check_knob(name: str, value: float | Tensor, low: float = -math.inf, *, low_open: bool = False) -> None:
+def check_knob(
+    name: str, value: float | Tensor, low: float = -math.inf, high: float = math.inf, *, low_open: bool = False
+) -> None:
     """A Python number, or a 0-d tensor that a schedule may change under a captured graph (its content is not read)."""
     if isinstance(value, Tensor):
         check_shape(name, value, (), "a scalar")
     else:
-        check_number(name, value, low, low_open=low_open)
+        check_number(name, value, low, high, low_open=low_open)
 
 
 def check_count(name: str, value: int, least: int = 1) -> None:

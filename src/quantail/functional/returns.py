@@ -11,7 +11,6 @@ A termination bootstraps 0, a truncation the value of the observation reached. B
 """
 
 import math
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -20,7 +19,7 @@ from torch import Tensor
 from quantail.functional.categorical import draw
 from quantail.functional.checks import (
     check_choice,
-    check_last,
+    check_law,
     check_mask,
     check_number,
     check_rank,
@@ -108,9 +107,9 @@ def distributional_targets(
     check_rank("level_noise", level_noise, 2, "[time, ..., particles]")
     check_shape("level_noise", level_noise, (*rewards.shape, level_noise.shape[-1]), "as rewards, then particles")
     check_shape("follow_noise", follow_noise, level_noise.shape, "as level_noise")
-    _check_law("law", law, (rewards.shape[0] + 1, *rewards.shape[1:]))
+    check_law("law", law, (rewards.shape[0] + 1, *rewards.shape[1:]))
     if final_law is not None:
-        _check_law("final_law", final_law, rewards.shape)
+        check_law("final_law", final_law, rewards.shape)
 
     final = None if final_law is None else draw(final_law, level_noise)
     draws = _reached(draw(_rows_of(law, slice(1, None)), level_noise), final, rows.per_particle())
@@ -177,7 +176,8 @@ def normalize_advantages(
     |A| itself always counts too.
 
     Where std ≤ 64·2⁻²³·max(magnitude) the spread is what float32 makes of equal numbers, so all advantages are 0: no
-    signal, rather than noise blown up to ±3. Statistics are in float64 and divide by the weight, not by n − 1.
+    signal, rather than noise blown up to ±3. Statistics are in float64 and divide by the weight, not by n − 1. NaN or
+    infinity in a row that counts leaves nothing finite: it must not pass for "no signal".
     """
     check_choice("mode", mode, ("global", "env", "off"))
     check_rank("advantages", advantages, 1, "[time, ...]")
@@ -195,7 +195,8 @@ def normalize_advantages(
     total = torch.where(total > 0, total, 1.0)
     centred = raw - (weight * raw).sum(dims, keepdim=True) / total
     std = ((weight * centred.square()).sum(dims, keepdim=True) / total).sqrt()
-    signal = counts & (std > 64 * FLOAT32_EPS * size.amax(dims, keepdim=True))
+    rounding = std <= 64 * FLOAT32_EPS * size.amax(dims, keepdim=True)  # False for NaN, which must not pass for no signal
+    signal = counts & ~rounding
     return torch.where(signal, centred / torch.where(std > 0, std, 1.0), 0.0).to(advantages.dtype)
 
 
@@ -246,12 +247,6 @@ def _check_values(rewards: Tensor, values: Tensor, final_values: Tensor | None) 
     check_shape("values", values, (rewards.shape[0] + 1, *rewards.shape[1:]), "as rewards, with one row more to bootstrap from")
     if final_values is not None:
         check_shape("final_values", final_values, rewards.shape, "as rewards")
-
-
-def _check_law(name: str, law: Law, rows: Sequence[int]) -> None:
-    atoms = law.locations.shape[-1]
-    check_last(f"{name}.locations", law.locations, (*rows, atoms), "rows, atoms")
-    check_last(f"{name}.masses", law.masses, (*rows, atoms), "rows, atoms")
 
 
 def _rows_of(law: Law, rows: slice) -> Law:
