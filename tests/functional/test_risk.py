@@ -98,6 +98,14 @@ def test_what_has_weight_0_may_hold_anything(hole):
     assert x.grad.isfinite().all()
 
 
+def test_where_nothing_has_weight_there_is_no_tail():
+    x, weights = doubles(2, 3), torch.tensor([[0.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
+    for tail in (risk.cvar_of_samples, risk.var_of_samples):
+        found = tail(x, 0.3, weights)
+        assert found[0].isnan()
+        assert found[1].item() == pytest.approx(x[1, 1].item(), abs=1e-15)
+
+
 def test_a_million_float32_samples_lose_no_digits():
     x = (torch.rand(1_000_000) * 1e-3 + 1).float()
     weights = torch.rand(1_000_000)

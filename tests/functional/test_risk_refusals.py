@@ -66,12 +66,15 @@ REFUSALS = [
     Refusal(
         risk.blend_advantages, "cost_advantages", X[0], "cost_advantages has shape [5]; needs [2, 5] (as reward_advantages)"
     ),
-    Refusal(risk.blend_advantages, "weight", -0.1, "weight=-0.1 is outside [0, "),
+    Refusal(risk.blend_advantages, "weight", -0.1, "weight=-0.1 is outside [0, 1]"),
+    Refusal(risk.blend_advantages, "weight", 1.1, "weight=1.1 is outside [0, 1]"),
     Refusal(risk.penalize_advantages, "reward_advantages", None, "reward_advantages is a NoneType"),
     Refusal(risk.penalize_advantages, "cost_advantages", X[:1], "cost_advantages has shape [1, 5]; needs [2, 5]"),
     Refusal(risk.penalize_advantages, "multiplier", -1.0, "multiplier=-1.0 is outside [0, inf)"),
     Refusal(risk.pid_start, "delay", 0, "delay=0; needs a whole number of at least 1"),
     Refusal(risk.pid_step, "violation", torch.zeros(1), "violation has shape [1]; needs [] (a scalar)"),
+    Refusal(risk.pid_step, "state", None, "state is a NoneType; needs PidState(integral, smoothed, steps)"),
+    Refusal(risk.pid_step, "gains", tuple(risk.PidGains()), "gains is a tuple; needs PidGains(proportional, integral, "),
     Refusal(risk.pid_step, "violation", 0.1, "violation is a float; needs a torch.Tensor"),
     *(
         Refusal(risk.pid_step, "gains", risk.PidGains(**{gain: -1.0}), f"{gain}=-1.0 is outside [0, ")
@@ -94,4 +97,4 @@ def test_bad_argument(refusal):
 
 
 def test_every_parameter_is_refused_when_bad():
-    assert never_refused(risk, REFUSALS) == {"pid_step(state)"}  # what pid_start made
+    assert never_refused(risk, REFUSALS) == set()

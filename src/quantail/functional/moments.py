@@ -9,7 +9,16 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from quantail.functional.checks import bad_shape, check_number, check_rank, check_shape, check_tensor
+from quantail.errors import InputError
+from quantail.functional.checks import (
+    bad_shape,
+    check_count,
+    check_number,
+    check_rank,
+    check_record,
+    check_shape,
+    check_tensor,
+)
 from quantail.types import Moments, Scale
 
 ROUNDING = 2.0**-23  # relative spread below which float32 numbers are equal
@@ -20,6 +29,8 @@ def no_moments(shape: Sequence[int] = (), *, device: torch.device | None = None)
 
     -> mean, variance, weight [*shape] float64.
     """
+    for size in shape:
+        check_count("shape", size, 0)
     zero = torch.zeros(tuple(shape), dtype=torch.float64, device=device)
     return Moments(zero, torch.ones_like(zero), zero.clone())
 
@@ -32,6 +43,8 @@ def batch_moments(x: Tensor, dims: int | Sequence[int] = 0, weights: Tensor | No
     """
     check_rank("x", x, 1, "[...]")
     dims = (dims,) if isinstance(dims, int) else tuple(dims)
+    if not all(isinstance(dim, int) and -x.ndim <= dim < x.ndim for dim in dims):
+        raise InputError(f"dims={dims}; needs axes of x, whole numbers from {-x.ndim} to {x.ndim - 1}")
     weight = torch.ones_like(x, dtype=torch.float64)
     if weights is not None:
         check_tensor("weights", weights)
@@ -79,6 +92,7 @@ def standardize(x: Tensor, moments: Moments, clip: float | None = None) -> Tenso
     in the denominator, so that features of any scale come out alike.
     """
     check_tensor("x", x)
+    check_record("moments", moments, Moments)
     _check_trailing(x, moments.mean)
     if clip is not None:
         check_number("clip", clip, 0.0, low_open=True)
@@ -93,6 +107,7 @@ def scale_of(moments: Moments, std_floor: float = 1e-4, std_cap: float = 1e6) ->
 
     moments [...] -> mean, std [...].
     """
+    check_record("moments", moments, Moments)
     check_number("std_floor", std_floor, 0.0, low_open=True)
     check_number("std_cap", std_cap, std_floor)
     return Scale(moments.mean, moments.variance.sqrt().clamp(std_floor, std_cap))
@@ -101,11 +116,13 @@ def scale_of(moments: Moments, std_floor: float = 1e-4, std_cap: float = 1e6) ->
 def popart_rescale(weight: Tensor, bias: Tensor, old: Scale, new: Scale) -> tuple[Tensor, Tensor]:
     """A linear head that says the same in new units: W' = W·σ/σ', b' = (σ·b + μ − μ')/σ'   (PopArt; van Hasselt et al. 2016).
 
-    weight [..., N, H], bias [..., N], scales scalar (or [...]) -> weight', bias'. Then σ'·(W'h + b') + μ' = σ·(Wh + b) + μ for
+    weight [..., N, H], bias [..., N], scales scalar or [...] -> weight', bias'. Then σ'·(W'h + b') + μ' = σ·(Wh + b) + μ for
     every h. Computed in float64, returned in the head's dtype.
     """
     check_rank("weight", weight, 2, "[..., outputs, inputs]")
     check_shape("bias", bias, weight.shape[:-1], "as weight without its inputs")
+    for name, scale in (("old", old), ("new", new)):
+        _check_scale(name, scale, weight.shape[:-2])
     ratio = old.std / new.std
     shift = (old.mean - new.mean) / new.std
     new_weight = weight.double() * ratio[..., None, None]
@@ -121,8 +138,17 @@ def _mix(a: Moments, b: Moments, share: Tensor, weight: Tensor) -> Moments:
 
 def _check_pair(a: Moments, b: Moments) -> None:
     for name, one in (("a", a), ("b", b)):
+        check_record(name, one, Moments)
         for field, value in zip(one._fields, one, strict=True):
             check_shape(f"{name}.{field}", value, a.mean.shape, "all parts of both alike")
+
+
+def _check_scale(name: str, scale: Scale, heads: Sequence[int]) -> None:
+    check_record(name, scale, Scale)
+    for field, value in zip(scale._fields, scale, strict=True):
+        check_tensor(f"{name}.{field}", value)
+        if tuple(value.shape) not in ((), tuple(heads)):
+            bad_shape(f"{name}.{field}", value, f"[] or {list(heads)} (for all heads, or each)" if heads else "[] (a scalar)")
 
 
 def _check_trailing(x: Tensor, mean: Tensor) -> None:

@@ -17,6 +17,7 @@ from quantail.functional.checks import (
     check_levels,
     check_number,
     check_rank,
+    check_record,
     check_shape,
     check_tensor,
 )
@@ -30,7 +31,8 @@ def cvar_of_samples(x: Tensor, alpha: float, weights: Tensor | None = None) -> T
     """Mean of the worst α of a sample: CVaR_α = 1/α ∫₀^α F⁻¹(u) du   (Rockafellar & Uryasev 2000; Acerbi & Tasche 2002).
 
     x [..., n] in any order; weights >= 0 [..., n] or [n], equal if none -> [...]. The atom that straddles α counts by its
-    part, so ties and discrete laws are exact; α = 1 is the plain mean. What has weight 0 may hold anything.
+    part, so ties and discrete laws are exact; α = 1 is the plain mean. What has weight 0 may hold anything; where nothing
+    has weight there is no tail, and the answer is NaN.
     """
     check_rank("x", x, 1, "[..., samples]")
     check_number("alpha", alpha, 0.0, 1.0, low_open=True)
@@ -42,8 +44,8 @@ def cvar_of_samples(x: Tensor, alpha: float, weights: Tensor | None = None) -> T
 def var_of_samples(x: Tensor, alpha: float, weights: Tensor | None = None) -> Tensor:
     """The α-quantile of a sample: VaR_α = min{x : F(x) >= α}   (Rockafellar & Uryasev 2000; Hyndman & Fan 1996, type 1).
 
-    x [..., n] in any order, weights >= 0 [..., n] or [n] -> [...], always one of the samples. It is the ν at which
-    ν − E[(ν − x)⁺]/α is greatest.
+    x [..., n] in any order, weights >= 0 [..., n] or [n] -> [...], always one of the samples; NaN where none has weight. It
+    is the ν at which ν − E[(ν − x)⁺]/α is greatest.
     """
     check_rank("x", x, 1, "[..., samples]")
     check_number("alpha", alpha, 0.0, 1.0, low_open=True)
@@ -161,7 +163,7 @@ def blend_advantages(reward_advantages: Tensor, cost_advantages: Tensor, weight:
     """
     check_tensor("reward_advantages", reward_advantages)
     check_shape("cost_advantages", cost_advantages, reward_advantages.shape, "as reward_advantages")
-    check_knob("weight", weight, 0.0)
+    check_knob("weight", weight, 0.0, 1.0)
     return (1.0 - weight) * reward_advantages - weight * cost_advantages
 
 
@@ -212,6 +214,8 @@ def pid_step(state: PidState, violation: Tensor, gains: PidGains) -> tuple[PidSt
     d = violation, a scalar, > 0 when the limit is broken -> new state, λ scalar. The integral rests while λ stands at the
     cap and d would push it further (no wind-up). The average starts at the first violation, not at 0.
     """
+    check_record("state", state, PidState)
+    check_record("gains", gains, PidGains)
     check_shape("violation", violation, (), "a scalar")
     for name, gain in gains._asdict().items():
         check_number(name, gain, 0.0, 1.0 if name == "smoothing" else math.inf, high_open=name == "smoothing")
@@ -232,7 +236,9 @@ def _sorted_with_mass(x: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor
         return x.sort(-1).values, torch.full_like(before, 1 / n), before
     check_last("weights", weights, x.shape, "as x, or one for each sample")
     weights = weights.expand(x.shape)
-    x, order = torch.where(weights > 0, x, 0.0).sort(-1)
+    counts = weights > 0
+    x = torch.where(counts, x, torch.where(counts.any(-1, keepdim=True), 0.0, math.nan).to(x.dtype))
+    x, order = x.sort(-1)
     mass = weights.double().gather(-1, order)
     mass = mass / mass.sum(-1, keepdim=True)
     return x, mass, mass.cumsum(-1) - mass
