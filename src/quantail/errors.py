@@ -15,3 +15,7 @@ class InputError(QuantailError, ValueError):
 
 class TrainingError(QuantailError, RuntimeError):
     """Training cannot go on; what was good is kept."""
+
+
+class EnvironmentFault(QuantailError, RuntimeError):
+    """An environment from outside failed while it worked; the message names it."""

@@ -15,6 +15,7 @@ from torch import Tensor
 from envs.play import EVERY
 from envs.toys import Count
 from quantail.envs.base import EpisodicEnv, Move, TensorEnv
+from quantail.envs.foreign import seed_of
 from quantail.envs.gymnasium import ToEnv, ToVectorEnv, gymnasium_space, make_env
 from quantail.envs.oracles import LQR, CartPole, Corridor, Kelly, MemoryChain, StaticNested
 from quantail.errors import ConfigError, InputError
@@ -191,7 +192,7 @@ def test_there_and_back_again(mode):
     direct = make_env(vector)
     again = make_env(ToVectorEnv(direct))
     assert again.same_step == direct.same_step
-    noise, action = torch.zeros(2, 0), torch.tensor([1, 3])
+    noise, action = torch.zeros(2, 1), torch.tensor([1, 3])
     stories = []
     for env in (direct, again):
         state, obs = env.reset(noise)
@@ -208,20 +209,98 @@ def test_there_and_back_again(mode):
 def test_native_environment_there_and_back_again():
     """CartPole through ToVectorEnv and make_env gives the rows of CartPole given the same noise."""
     native = CartPole(3, horizon=15)
-    generator = np.random.default_rng(5)
-    wrapped = make_env(ToVectorEnv(CartPole(3, horizon=15)), seed=5)
+    generator = np.random.default_rng(seed_of(torch.zeros(3, 1)))
+    wrapped = make_env(ToVectorEnv(CartPole(3, horizon=15)))
     assert wrapped.observation_space.shape == native.observation_space.shape
     draw = lambda: torch.from_numpy(generator.standard_normal((3, 4))).float()  # noqa: E731
     state, obs = native.reset(draw())
-    outside, seen = wrapped.reset(torch.zeros(3, 0))
+    outside, seen = wrapped.reset(torch.zeros(3, 1))
     assert torch.equal(obs, seen)
     for t in range(40):
         action = torch.tensor([0, 1, t % 2])
         state, step = native.step(state, action, draw())
-        outside, other = wrapped.step(outside, action, torch.zeros(3, 0))
+        outside, other = wrapped.step(outside, action, torch.zeros(3, 1))
         assert all(
             torch.equal(getattr(step, name), getattr(other, name)) for name in ("obs", "reward", "terminated", "truncated")
         )
+
+
+class Choosy(TensorEnv):
+    """Says everything that a step can say: pnl, weight, mask and figures; native, of either kind, its state the noise."""
+
+    num_envs, noise_dim, device = 3, 2, torch.device("cpu")
+    observation_space, action_space = Box((2,)), MultiDiscrete((2, 3))
+
+    def __init__(self, same_step):
+        self.same_step = same_step
+
+    def reset(self, noise):
+        return Steps(noise), noise
+
+    def first_mask(self, state):
+        return torch.cat([state.noise, state.noise, state.noise[:, :1]], 1) > 0
+
+    def step(self, state, action, noise):
+        done = noise[:, 0] > 0.3
+        step = Step(
+            noise,
+            noise.sum(1) + action.sum(1),
+            done & (noise[:, 1] > 0),
+            done & (noise[:, 1] <= 0),
+            pnl=noise[:, 1],
+            final_obs=torch.where(done[:, None], 2 * noise, 0.0) if self.same_step else None,
+            policy_weight=(noise[:, 0] > 0).float(),
+            action_mask=self.first_mask(Steps(noise)),
+            info={"spread": noise[:, 0] - noise[:, 1]},
+        )
+        return Steps(noise), step
+
+
+@pytest.mark.parametrize("same_step", [False, True])
+def test_everything_a_step_says_comes_back(same_step):
+    native = Choosy(same_step)
+    wrapped = make_env(ToVectorEnv(Choosy(same_step)), pnl="pnl")
+    assert wrapped.same_step == same_step
+    generator = np.random.default_rng(seed_of(torch.ones(3, 1)))
+    draw = lambda: torch.from_numpy(generator.standard_normal((3, 2))).float()  # noqa: E731
+    state, obs = native.reset(draw())
+    outside, seen = wrapped.reset(torch.ones(3, 1))
+    assert torch.equal(obs, seen)
+    assert torch.equal(native.first_mask(state), wrapped.first_mask(outside))
+    restart, ends = torch.zeros(3, dtype=torch.bool), 0
+    for t in range(20):
+        action = torch.tensor([[t % 2, 0], [1, 2], [0, t % 3]])
+        state, step = native.step(state, action, draw())
+        outside, other = wrapped.step(outside, action, torch.ones(3, 1))
+        assert torch.equal(other.pnl, step.pnl.masked_fill(restart, 0.0))  # who only starts anew earns nothing
+        restart = (step.terminated | step.truncated) & (not same_step)
+        ends += int((step.terminated | step.truncated).sum())
+        for name in ("obs", "reward", "terminated", "truncated", "policy_weight", "action_mask"):
+            assert torch.equal(getattr(step, name), getattr(other, name)), name
+        if same_step:
+            assert torch.equal(other.final_obs, step.final_obs)
+        assert list(other.info) == ["spread"]
+        assert torch.equal(other.info["spread"], step.info["spread"])
+    assert ends > 5
+
+
+def test_env_says_what_is_allowed():
+    class Single(Choosy):
+        num_envs = 1
+
+    env = ToEnv(Single(False))
+    obs, info = env.reset(seed=1)
+    assert info["action_mask"].tolist() == (np.array([*obs, *obs, obs[0]]) > 0).tolist()
+    obs, *_, info = env.step(np.array([0, 0]))
+    assert info["action_mask"].tolist() == (np.array([*obs, *obs, obs[0]]) > 0).tolist()
+
+
+@pytest.mark.parametrize("outward", [ToEnv, ToVectorEnv])
+def test_closing_closes_what_lies_behind(outward):
+    inner = Count()
+    outward(make_env(inner)).close()
+    assert inner.closed
+    outward(LQR(1)).close()
 
 
 # --- spaces and refusals ----------------------------------------------------------------------------------------------
@@ -263,6 +342,15 @@ def test_step_before_reset_is_refused():
         ToEnv(LQR(1)).step(np.zeros(1))
     with pytest.raises(InputError, match="call reset first"):
         ToVectorEnv(LQR(1)).step(np.zeros((1, 1)))
+
+
+def test_action_of_the_wrong_kind_is_refused():
+    env = ToVectorEnv(MemoryChain(2, length=2))
+    env.reset()
+    with pytest.raises(InputError, match=r"action is float64; needs whole numbers for Discrete\(n=2\)"):
+        env.step(np.array([0.5, 1.0]))
+    with pytest.raises(InputError, match=r"action is torch.int64 \[3\]; needs torch.int64 \[2\]"):
+        env.step(np.array([0, 1, 1]))
 
 
 def test_reset_mask_is_refused():

@@ -4,132 +4,207 @@ Nothing here imports Gymnasium or Stable-Baselines3; what they need is known by 
 """
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from quantail.envs.base import TensorEnv, checked_action
-from quantail.errors import ConfigError, InputError
+from quantail.envs.crossing import (
+    Array,
+    Port,
+    array_of,
+    copied,
+    figures,
+    listed_figures,
+    mask_of,
+    mask_rows,
+    read,
+    row_of,
+    sizes_of,
+    stacked,
+    written,
+)
+from quantail.errors import ConfigError, EnvironmentFault, InputError, QuantailError
 from quantail.functional.checks import check_shape
-from quantail.types import Box, Group, MultiDiscrete, Observation, Space, Step
+from quantail.types import Observation, Step
 
-Array = npt.NDArray[Any]
 Mode = str  # "NextStep", "SameStep" or "Disabled"
 
 MODES = {"nextstep": "NextStep", "samestep": "SameStep", "disabled": "Disabled"}
-
-
-class Port(NamedTuple):
-    """How values of one foreign space cross over."""
-
-    space: Space
-    offsets: Mapping[str, Any]  # lowest index of each discrete part; "" where the space has no parts
-    dtype: Any = np.float32  # of what goes out
 
 
 class Outside(NamedTuple):
     """The state of a foreign environment as far as it is known: the real one cannot be held as a value."""
 
     rows: Tensor  # [B] int64: steps since reset
+    ended: Tensor  # [B] bool: whether the last of them ended an episode
+    action_mask: Tensor  # [B, ΣK] bool: what the next row allows; [B, 0] where the environment does not speak of that
+
+
+class Moved(NamedTuple):
+    """What one step gave, still in numpy."""
+
+    observations: Any  # [B, ...]
+    rewards: Any  # [B]
+    terminated: Any  # [B]
+    truncated: Any  # [B]
+    figures: dict[str, Array]  # [B] each
+    mask: Array | None  # [B, ΣK] bool, of the next row
+    finals: Mapping[int, Any] | None = None  # last observations of the episodes that ended, where the row after has another
 
 
 class ForeignEnv(TensorEnv):
     """B environments behind one object with `reset` and `step`; `env` is that object, `close` closes it.
 
     The state that goes in and out only counts rows: the environment itself moves on with every call, so a step cannot be
-    taken back, and a resumed run starts new episodes (`exact_resume` is False). Without noise of our own: everything random
-    comes from `seed`, and every `reset` begins that same story again. A figure of `Step.info` is NaN in rows for which the
-    environment did not report it.
+    taken back, and a resumed run starts new episodes (`exact_resume` is False). Everything random comes from the noise given
+    to `reset`: it makes the seed, so the same noise begins the same story; that of `step` has no effect.
+
+    Which choices a row allows comes from the environments' `action_masks()`, or from `action_mask` in the infos. `pnl` names
+    the figure of the infos that is a step's raw gain, `policy_weight` is taken by its name. All other numbers become
+    `Step.info`, NaN in rows for which the environment did not report them.
     """
 
-    noise_dim = 0
+    noise_dim = 1
     exact_resume: ClassVar[bool] = False
 
     def __init__(
-        self, env: Any, ports: tuple[Port, Port], seed: int | None, dtype: torch.dtype, device: torch.device | str
+        self, env: Any, ports: tuple[Port, Port], pnl: str | None, dtype: torch.dtype, device: torch.device | str
     ) -> None:
         self.env = env
         self.num_envs = int(env.num_envs)
         self.observation_port, self.action_port = ports
         self.observation_space, self.action_space = ports[0].space, ports[1].space
-        self.seed = seed
+        self.pnl = pnl
         self.dtype = dtype
         self.device = torch.device(device)
+        self.ask_masks = self._masks_by_method() if np.size(sizes_of(self.action_space)) else None
 
     def reset(self, noise: Tensor) -> tuple[Outside, Observation]:
-        check_shape("noise", noise, (self.num_envs, 0), "environments, no noise")
+        check_shape("noise", noise, (self.num_envs, 1), "environments, noise_dim")
+        try:
+            observations, mask = self._begin(seed_of(noise))
+        except Exception as error:
+            raise self._fault("reset", error) from error
         rows = torch.zeros(self.num_envs, dtype=torch.int64, device=self.device)
-        return Outside(rows), self._read(self._begin())
+        nothing = torch.zeros(self.num_envs, 0, dtype=torch.bool, device=self.device)
+        state = Outside(rows, torch.zeros_like(rows, dtype=torch.bool), nothing if mask is None else self._tensor(mask))
+        return state, read(self.observation_port, observations, self.num_envs, self.dtype, self.device)
 
     def step(self, state: Outside, action: Tensor, noise: Tensor) -> tuple[Outside, Step]:
-        check_shape("noise", noise, (self.num_envs, 0), "environments, no noise")
-        action = checked_action(self.action_space, self.num_envs, action)
-        return Outside(state.rows + 1), self._move(written(self.action_port, action))
+        check_shape("noise", noise, (self.num_envs, 1), "environments, noise_dim")
+        actions = written(self.action_port, checked_action(self.action_space, self.num_envs, action))
+        try:
+            moved = self._move(actions)
+        except Exception as error:
+            raise self._fault(f"step {int(state.rows[0]) + 1} after the reset", error) from error
+        step = self._step(moved, state)
+        mask = state.action_mask if step.action_mask is None else step.action_mask
+        return Outside(state.rows + 1, step.terminated | step.truncated, mask), step
+
+    def first_mask(self, state: Outside) -> Tensor | None:
+        """What the environments said at their reset, if they spoke of masks."""
+        return state.action_mask if state.action_mask.shape[1] else None
 
     def load_state(self, saved: Mapping[str, Tensor]) -> Outside:
-        """The counter as it was; the environment outside stays where it is."""
-        if set(saved) != {"rows"} or tuple(saved["rows"].shape) != (self.num_envs,):
-            raise InputError(f"saved holds {sorted(saved)}; a foreign environment needs rows [{self.num_envs}] alone")
-        return Outside(saved["rows"].to(self.device, torch.int64, copy=True))
+        """The state as it was written; the environment outside stays where it is, so a `reset` has to follow."""
+        known = {name: tuple(value.shape) for name, value in saved.items()}
+        if set(known) != set(Outside._fields) or any(shape[:1] != (self.num_envs,) for shape in known.values()):
+            raise InputError(f"saved holds {known}; needs {list(Outside._fields)} of {self.num_envs} environments")
+        return Outside(**{name: value.to(self.device, copy=True) for name, value in saved.items()})
 
     def close(self) -> None:
         """Close the environment outside."""
         self.env.close()
 
     @abstractmethod
-    def _begin(self) -> Any:
-        """Reset everything, seeded: the observations."""
+    def _begin(self, seed: int) -> tuple[Any, Array | None]:
+        """Reset everything: the observations and what they allow."""
 
     @abstractmethod
-    def _move(self, actions: Array) -> Step:
+    def _move(self, actions: Array) -> Moved:
         """One step of everything."""
 
-    def _read(self, observations: Any) -> Observation:
-        return read(self.observation_port, observations, self.num_envs, self.dtype, self.device)
+    @abstractmethod
+    def _masks_by_method(self) -> Callable[[], Any] | None:
+        """What asks every environment for its `action_masks()`, if they have that."""
 
-    def _step(
-        self, observations: Any, rewards: Any, ends: tuple[Array, Array], info: Mapping[str, Array], finals: Any = None
-    ) -> Step:
-        terminated, truncated = (torch.from_numpy(np.array(end, dtype=np.bool_)).to(self.device) for end in ends)
+    def _step(self, moved: Moved, state: Outside) -> Step:
+        terminated = self._column("terminated", moved.terminated, np.bool_)
+        truncated = self._column("truncated", moved.truncated, np.bool_)
+        weight = moved.figures.pop("policy_weight", None)
+        pnl = None if self.pnl is None else self._pnl(self.pnl, moved.figures, state)
+        where = self.num_envs, self.dtype, self.device
+        finals = None if moved.finals is None else stacked(self.observation_port, moved.finals, self.num_envs)
         return Step(
-            obs=self._read(observations),
-            reward=torch.from_numpy(np.array(rewards, dtype=np.float64)).to(self.device, self.dtype),
+            obs=read(self.observation_port, moved.observations, *where),
+            reward=self._column("reward", moved.rewards, np.float64).to(self.dtype),
             terminated=terminated,
             truncated=truncated & ~terminated,
-            final_obs=None if finals is None else self._read(finals),
-            info={name: torch.from_numpy(values).to(self.device, self.dtype) for name, values in info.items()},
+            pnl=pnl,
+            final_obs=None if finals is None else read(self.observation_port, finals, *where),
+            policy_weight=None if weight is None else self._tensor(np.nan_to_num(weight, nan=1.0)).to(self.dtype),
+            action_mask=self._next_mask(moved.mask, state),
+            info={name: self._tensor(values).to(self.dtype) for name, values in moved.figures.items()},
         )
 
-    def _finals(self, observations: Mapping[int, Any]) -> Any:
-        """One batch of observations with those of some environments, zeros for the others."""
-        if isinstance(self.observation_space, Group):
-            names = [name for name, _ in self.observation_space.parts]
-            return {name: self._stack({i: seen[name] for i, seen in observations.items()}, name) for name in names}
-        return self._stack(observations, "")
+    def _pnl(self, name: str, found: dict[str, Array], state: Outside) -> Tensor:
+        """The figure that is the raw gain; 0 in a row in which an environment only started anew."""
+        restarts = torch.zeros_like(state.ended) if self.same_step else state.ended
+        if name not in found and not bool(restarts.all()):
+            raise InputError(
+                f"pnl={name!r} is not among the figures {sorted(found)} of the infos; name one that every step reports"
+            )
+        values = found.pop(name, np.zeros(self.num_envs))
+        return self._tensor(values).to(self.dtype).masked_fill(restarts, 0.0)
 
-    def _stack(self, parts: Mapping[int, Any], name: str) -> Array:
-        space = part_of(self.observation_space, name)
-        kind = np.uint8 if isinstance(space, Box) and space.dtype == "uint8" else np.float64
-        batch: Array = np.zeros((self.num_envs, *shape_of(space)), dtype=kind)
-        batch[...] = self.observation_port.offsets.get(name, 0)  # where there is no final index, index 0
-        for i, part in parts.items():
-            batch[i] = part
-        return batch
+    def _next_mask(self, mask: Array | None, state: Outside) -> Tensor | None:
+        """What the next row allows: all, where an environment that has spoken of masks is silent."""
+        spoken = state.action_mask.shape[1] > 0
+        if mask is not None and not spoken and bool(state.rows[0] > 0):
+            raise InputError("the first 'action_mask' came after several steps; give it in the infos of reset, too")
+        if mask is None:
+            return torch.ones_like(state.action_mask) if spoken else None
+        return self._tensor(mask)
+
+    def _column(self, name: str, values: Any, kind: Any) -> Tensor:
+        return self._tensor(array_of(name, values, (self.num_envs,), kind))
+
+    def _tensor(self, values: Array) -> Tensor:
+        return torch.from_numpy(values).to(self.device)
+
+    def _fault(self, doing: str, error: Exception) -> QuantailError:
+        if isinstance(error, QuantailError):
+            return error
+        return EnvironmentFault(
+            f"{type(self.env).__name__} of {self.num_envs} raised {type(error).__name__} in {doing}: {error}"
+        )
 
 
 class NextStepEnv(ForeignEnv):
     """Gymnasium's NEXT_STEP: an ended environment starts anew in the row after its final observation."""
 
-    def _begin(self) -> Any:
-        return self.env.reset(seed=self.seed)[0]
+    def _begin(self, seed: int) -> tuple[Any, Array | None]:
+        observations, infos = self.env.reset(seed=seed)
+        return observations, self._mask(infos)
 
-    def _move(self, actions: Array) -> Step:
+    def _move(self, actions: Array) -> Moved:
         observations, rewards, terminated, truncated, infos = self.env.step(actions)
-        return self._step(observations, rewards, (terminated, truncated), figures(infos, self.num_envs))
+        return Moved(observations, rewards, terminated, truncated, figures(infos, self.num_envs), self._mask(infos))
+
+    def _masks_by_method(self) -> Callable[[], Any] | None:
+        inner = self.env.unwrapped  # Sync and Async have `call`, a vector environment of one piece has not
+        if not hasattr(inner, "call") or not all(inner.call("has_wrapper_attr", "action_masks")):
+            return None
+        return lambda: inner.call("action_masks")
+
+    def _mask(self, infos: Mapping[str, Any]) -> Array | None:
+        if self.ask_masks is not None:
+            return mask_rows(self.action_space, self.ask_masks())
+        return mask_of(self.action_space, infos, self.num_envs)
 
 
 class SameStepEnv(NextStepEnv):
@@ -137,16 +212,20 @@ class SameStepEnv(NextStepEnv):
 
     same_step = True
 
-    def _move(self, actions: Array) -> Step:
+    def _move(self, actions: Array) -> Moved:
         observations, rewards, terminated, truncated, infos = self.env.step(actions)
-        ended = np.flatnonzero(np.logical_or(terminated, truncated))
-        if len(ended) and "final_obs" not in infos:
-            raise InputError("an episode ended and infos hold no 'final_obs'; an environment in mode SAME_STEP must give it")
-        finals = self._finals({int(i): _row(infos["final_obs"], int(i)) for i in ended})
-        info = {**figures(infos, self.num_envs)}
+        ended = np.logical_or(terminated, truncated)
+        given = np.broadcast_to(infos.get("_final_obs", "final_obs" in infos), self.num_envs)
+        if (ended & ~given).any():
+            lost = np.flatnonzero(ended & ~given).tolist()
+            raise InputError(
+                f"episodes of environments {lost} ended and infos hold no 'final_obs'; mode SAME_STEP must give it"
+            )
+        finals = {int(i): row_of(infos["final_obs"], int(i)) for i in np.flatnonzero(ended)}
+        found = figures(infos, self.num_envs)
         for name, last in figures(infos.get("final_info", {}), self.num_envs).items():
-            info[name] = np.where(np.isnan(last), info.get(name, np.nan), last)
-        return self._step(observations, rewards, (terminated, truncated), info, finals)
+            found[name] = np.where(np.isnan(last), found.get(name, np.nan), last)
+        return Moved(observations, rewards, terminated, truncated, found, self._mask(infos), finals)
 
 
 class DisabledEnv(NextStepEnv):
@@ -158,14 +237,16 @@ class DisabledEnv(NextStepEnv):
 
     same_step = True
 
-    def _move(self, actions: Array) -> Step:
+    def _move(self, actions: Array) -> Moved:
         observations, rewards, terminated, truncated, infos = self.env.step(actions)
-        ended = np.logical_or(terminated, truncated)
-        finals = self._finals({int(i): _copied(_row(observations, int(i))) for i in np.flatnonzero(ended)})
+        ended, found, mask = np.logical_or(terminated, truncated), figures(infos, self.num_envs), self._mask(infos)
+        finals = {int(i): copied(row_of(observations, int(i))) for i in np.flatnonzero(ended)}
         if ended.any():
             rewards, terminated, truncated = (np.array(part) for part in (rewards, terminated, truncated))
-            observations, _ = self.env.reset(options={"reset_mask": ended})
-        return self._step(observations, rewards, (terminated, truncated), figures(infos, self.num_envs), finals)
+            observations, infos = self.env.reset(options={"reset_mask": ended})
+            fresh = self._mask(infos)
+            mask = fresh if mask is None or fresh is None else np.where(ended[:, None], fresh, mask)
+        return Moved(observations, rewards, terminated, truncated, found, mask, finals)
 
 
 class VecEnv(ForeignEnv):
@@ -173,20 +254,26 @@ class VecEnv(ForeignEnv):
 
     same_step = True
 
-    def _begin(self) -> Any:
-        if self.seed is not None:
-            self.env.seed(self.seed)
-        return self.env.reset()
+    def _begin(self, seed: int) -> tuple[Any, Array | None]:
+        self.env.seed(seed)
+        return self.env.reset(), self._mask()
 
-    def _move(self, actions: Array) -> Step:
+    def _move(self, actions: Array) -> Moved:
         observations, rewards, dones, infos = self.env.step(actions)
         done = np.array(dones, dtype=np.bool_)
         late = np.array([bool(info.get("TimeLimit.truncated", False)) for info in infos]) & done
         ended = [int(i) for i in np.flatnonzero(done)]
         if lost := [i for i in ended if "terminal_observation" not in infos[i]]:
             raise InputError(f"episodes of environments {lost} ended and their infos hold no 'terminal_observation'")
-        finals = self._finals({i: infos[i]["terminal_observation"] for i in ended})
-        return self._step(observations, rewards, (done & ~late, late), _listed_figures(infos), finals)
+        finals = {i: infos[i]["terminal_observation"] for i in ended}
+        return Moved(observations, rewards, done & ~late, late, listed_figures(infos), self._mask(), finals)
+
+    def _masks_by_method(self) -> Callable[[], Any] | None:
+        vec = self.env  # before SB3 2.2 it has no `has_attr`
+        return (lambda: vec.env_method("action_masks")) if hasattr(vec, "has_attr") and vec.has_attr("action_masks") else None
+
+    def _mask(self) -> Array | None:
+        return None if self.ask_masks is None else mask_rows(self.action_space, self.ask_masks())
 
 
 BY_MODE: Mapping[Mode, type[NextStepEnv]] = {"NextStep": NextStepEnv, "SameStep": SameStepEnv, "Disabled": DisabledEnv}
@@ -204,82 +291,7 @@ def autoreset_mode(metadata: Mapping[str, Any]) -> Mode:
     return mode
 
 
-# --- values that cross over -------------------------------------------------------------------------------------------
-
-
-def read(port: Port, value: Any, num_envs: int, dtype: torch.dtype, device: torch.device) -> Observation:
-    """Numpy observations [B, ...] (or a mapping of them) as tensors of their own memory."""
-    if isinstance(port.space, Group):
-        return {
-            name: _read(part, value[name], port.offsets.get(name, 0), num_envs, dtype, device)
-            for name, part in port.space.parts
-        }
-    return _read(port.space, value, port.offsets.get("", 0), num_envs, dtype, device)
-
-
-def _read(space: Space, value: Any, offset: Any, num_envs: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    if isinstance(space, Box) and space.dtype == "uint8":
-        array = np.array(value, dtype=np.uint8)
-    elif isinstance(space, Box):
-        array = np.array(value, dtype=np.float64 if dtype == torch.float64 else np.float32)
-    else:
-        array = np.array(value, dtype=np.int64) - offset
-    if array.shape != (num_envs, *shape_of(space)):
-        raise InputError(f"an observation of shape {list(array.shape)} came; the space promised {[num_envs, *shape_of(space)]}")
-    return torch.from_numpy(array).to(device)
-
-
-def written(port: Port, action: Tensor) -> Array:
-    """A checked action as numpy, in the foreign numbering and dtype."""
-    array: Array = action.detach().cpu().numpy()
-    return (array if isinstance(port.space, Box) else array + port.offsets.get("", 0)).astype(port.dtype)
-
-
-def figures(infos: Mapping[str, Any], num_envs: int, within: str = "") -> dict[str, Array]:
-    """The numbers of Gymnasium's vector infos, [B] float64 each, NaN where the mask `_key` says absent: `episode/r`, ..."""
-    found: dict[str, Array] = {}
-    for name, value in infos.items():
-        if name.startswith("_") or name in ("final_obs", "final_info"):
-            continue
-        present = infos.get(f"_{name}", True)
-        if isinstance(value, Mapping):
-            parts = figures(value, num_envs, f"{within}{name}/")
-        else:
-            numbers = isinstance(value, np.ndarray) and value.shape == (num_envs,) and value.dtype.kind in "fiub"
-            parts = {f"{within}{name}": value.astype(np.float64)} if numbers else {}
-        found.update({key: np.where(present, column, np.nan) for key, column in parts.items()})
-    return found
-
-
-def _listed_figures(infos: Sequence[Mapping[str, Any]]) -> dict[str, Array]:
-    """The numbers of SB3's infos, one mapping per environment; `TimeLimit.truncated` is no figure."""
-    rows = [{**info, **{f"episode/{key}": number for key, number in info.get("episode", {}).items()}} for info in infos]
-    kinds = (int, float, np.integer, np.floating)
-    names = {name for row in rows for name, value in row.items() if isinstance(value, kinds) and name != "TimeLimit.truncated"}
-    return {
-        name: np.array([row[name] if isinstance(row.get(name), kinds) else np.nan for row in rows], dtype=np.float64)
-        for name in sorted(names)
-    }
-
-
-def shape_of(space: Space) -> tuple[int, ...]:
-    """Shape of one value of a space without parts."""
-    if isinstance(space, Box):
-        return space.shape
-    if isinstance(space, Group):
-        raise InputError("a Group has no shape of its own; ask for its parts")
-    return (len(space.sizes),) if isinstance(space, MultiDiscrete) else ()
-
-
-def part_of(space: Space, name: str) -> Space:
-    """A part of a Group by its name; the space itself for the name ''."""
-    return dict(space.parts)[name] if isinstance(space, Group) else space
-
-
-def _row(batch: Any, i: int) -> Any:
-    """Environment i of a batch: arrays, object arrays or a mapping of them."""
-    return {name: part[i] for name, part in batch.items()} if isinstance(batch, Mapping) else batch[i]
-
-
-def _copied(value: Any) -> Any:
-    return {name: np.array(part) for name, part in value.items()} if isinstance(value, Mapping) else np.array(value)
+def seed_of(noise: Tensor) -> int:
+    """A seed for an environment outside, from the noise of a reset; small enough that seed + number of environments is, too."""
+    words = noise.detach().cpu().double().numpy().ravel().view(np.uint32)
+    return int(np.random.SeedSequence(words.tolist()).generate_state(1)[0] >> 2)

@@ -11,13 +11,13 @@ import torch
 from gymnasium import spaces
 from gymnasium.utils import seeding
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
-from torch import Tensor
 
 from quantail.envs.base import State, TensorEnv
-from quantail.envs.foreign import BY_MODE, Port, VecEnv, autoreset_mode
-from quantail.errors import ConfigError, InputError
+from quantail.envs.crossing import NUMBERS, Port, action_from, arrays, dtype_of, first_infos, infos_of, noise_from, row_of
+from quantail.envs.foreign import BY_MODE, VecEnv, autoreset_mode
+from quantail.errors import ConfigError, EnvironmentFault, InputError
 from quantail.functional.checks import check_count
-from quantail.types import Box, Discrete, Group, MultiDiscrete, Observation, Space, Step
+from quantail.types import Box, Discrete, Group, MultiDiscrete, Space
 
 # --- in ---------------------------------------------------------------------------------------------------------------
 
@@ -25,45 +25,42 @@ from quantail.types import Box, Discrete, Group, MultiDiscrete, Observation, Spa
 def make_env(
     spec: Any,
     num_envs: int | None = None,
-    seed: int | None = None,
+    options: Mapping[str, Any] | None = None,
     subprocesses: bool = False,
+    pnl: str | None = None,
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
 ) -> TensorEnv:
     """Whatever is an environment, as a TensorEnv.
 
     spec: a Gymnasium id, a function that makes an Env, an Env (num_envs 1), a VectorEnv (any autoreset mode), an SB3 VecEnv, or
-    a TensorEnv, which comes back as it is. num_envs: how many to make of an id or a function (1 if none). `subprocesses` gives
-    each a process of its own. dtype is that of observations and rewards; images of bytes and indices stay what they are.
+    a TensorEnv, which comes back as it is. num_envs: how many to make of an id or a function (1 if none). `options` go to
+    `gymnasium.make` or to the function. `subprocesses` gives each a process of its own. pnl: which figure of the infos is a
+    step's raw gain, for risk (the reward if none). dtype is that of observations and rewards; images of bytes and indices
+    stay what they are.
     """
     if isinstance(spec, TensorEnv):
         _same_number(spec.num_envs, num_envs)
+        _nothing_to_make(spec, options, subprocesses)
         return spec
-    vector = _vector(spec, num_envs, subprocesses)
+    vector = _vector(spec, num_envs, options, subprocesses)
     if isinstance(vector, VectorEnv):
         kind, seen, taken = (
             BY_MODE[autoreset_mode(vector.metadata)],
             vector.single_observation_space,
             vector.single_action_space,
         )
-        return kind(vector, (port(seen, "observation"), _action_port(taken)), seed, dtype, device)
+        return kind(vector, (port(seen, "observation"), _action_port(taken)), pnl, dtype, device)
     ports = port(vector.observation_space, "observation"), _action_port(vector.action_space)
-    return VecEnv(vector, ports, seed, dtype, device)
+    return VecEnv(vector, ports, pnl, dtype, device)
 
 
-def _vector(spec: Any, num_envs: int | None, subprocesses: bool) -> Any:
+def _vector(spec: Any, num_envs: int | None, options: Mapping[str, Any] | None, subprocesses: bool) -> Any:
     """A VectorEnv or an SB3 VecEnv from what the user gave."""
-    made = isinstance(spec, VectorEnv | gymnasium.Env) or is_vec_env(spec)
-    if made and subprocesses:
-        raise ConfigError(
-            f"subprocesses=True needs an id or a function that makes an Env; {type(spec).__name__} already exists here"
-        )
-    if isinstance(spec, gymnasium.Env):
-        _same_number(1, num_envs)
-        return SyncVectorEnv([partial(_given, spec)])
-    if made:
-        _same_number(int(spec.num_envs), num_envs)
-        return spec
+    if isinstance(spec, VectorEnv | gymnasium.Env) or is_vec_env(spec):
+        _nothing_to_make(spec, options, subprocesses)
+        _same_number(1 if isinstance(spec, gymnasium.Env) else int(spec.num_envs), num_envs)
+        return SyncVectorEnv([partial(_Numbered, spec, 0)]) if isinstance(spec, gymnasium.Env) else spec
     if not isinstance(spec, str) and not callable(spec):
         raise ConfigError(
             f"env is a {type(spec).__name__}; needs a Gymnasium id, Env or VectorEnv, a function that makes an Env, "
@@ -71,33 +68,69 @@ def _vector(spec: Any, num_envs: int | None, subprocesses: bool) -> Any:
         )
     count = 1 if num_envs is None else num_envs
     check_count("num_envs", count)
-    return _built(_maker(spec), count, subprocesses)
-
-
-def _maker(spec: str | Callable[[], Any]) -> Callable[[], Any]:
-    if not isinstance(spec, str):
-        return spec
-    try:
-        gymnasium.spec(spec)
-    except gymnasium.error.Error as error:
-        raise ConfigError(f"Gymnasium knows no environment {spec!r} ({error}); import the package that registers it") from error
-    return partial(gymnasium.make, spec)
-
-
-def _built(maker: Callable[[], Any], count: int, subprocesses: bool) -> VectorEnv[Any, Any, Any]:
+    makers = [partial(_made, spec, dict(options or {}), i) for i in range(count)]
     if subprocesses:
-        return AsyncVectorEnv([maker] * count)
-    envs = [maker() for _ in range(count)]
-    for env in envs:
-        if not isinstance(env, gymnasium.Env):
-            raise ConfigError(f"the function made a {type(env).__name__}; needs to make a gymnasium.Env")
+        return AsyncVectorEnv(makers)
+    envs = [maker() for maker in makers]
     if len({id(env.unwrapped) for env in envs}) < count:
         raise ConfigError("the function gave the same Env twice; needs to make a new one at every call")
     return SyncVectorEnv([partial(_given, env) for env in envs])
 
 
+def _made(spec: str | Callable[..., Any], options: dict[str, Any], i: int) -> gymnasium.Env[Any, Any]:
+    """Environment number i, which says so when it fails; also in a process of its own."""
+    try:
+        env = gymnasium.make(spec, **options) if isinstance(spec, str) else spec(**options)
+    except gymnasium.error.Error as error:
+        raise ConfigError(
+            f"Gymnasium cannot make {spec!r} ({error}); check the id and import or install the package that has it"
+        ) from error
+    if not isinstance(env, gymnasium.Env):
+        raise ConfigError(f"the function made a {type(env).__name__}; needs to make a gymnasium.Env")
+    return _Numbered(env, i)
+
+
+class _Numbered(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """One of several environments; what it raises is told with its number, name and action."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any], number: int) -> None:
+        super().__init__(env)
+        kind = type(env.unwrapped).__name__
+        self.label = f"environment {number} ({kind if env.spec is None else env.spec.id})"
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        try:
+            obs, info = super().reset(seed=seed, options=options)
+        except Exception as error:
+            raise EnvironmentFault(f"{self.label} raised {type(error).__name__} in reset(seed={seed}): {error}") from error
+        return obs, _real(info)
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        try:
+            *row, info = super().step(action)
+        except Exception as error:
+            raise EnvironmentFault(f"{self.label} raised {type(error).__name__} in step({action!r}): {error}") from error
+        return *row, _real(info)
+
+
+def _real(info: Mapping[str, Any]) -> dict[str, Any]:
+    """Every number as a float: an array of the first environment's kind would cut those of the others to whole numbers."""
+    return {
+        name: _real(value) if isinstance(value, Mapping) else float(value) if isinstance(value, NUMBERS) else value
+        for name, value in info.items()
+    }
+
+
 def _given(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
     return env
+
+
+def _nothing_to_make(spec: Any, options: Mapping[str, Any] | None, subprocesses: bool) -> None:
+    for name, asked in (("subprocesses", subprocesses), ("options", options)):
+        if asked:
+            raise ConfigError(
+                f"{name}={asked} needs an id or a function that makes an Env; {type(spec).__name__} already exists here"
+            )
 
 
 def is_vec_env(spec: Any) -> bool:
@@ -156,7 +189,8 @@ def _action_port(space: Any) -> Port:
         raise ConfigError(
             f"the action space is {space}; needs a Box of floats, Discrete, MultiDiscrete or MultiBinary of one axis"
         )
-    return port(space, "action")
+    found = port(space, "action")
+    return found._replace(limits=(space.low, space.high)) if isinstance(space, spaces.Box) else found
 
 
 def gymnasium_space(space: Space, dtype: torch.dtype = torch.float32) -> Any:
@@ -187,7 +221,7 @@ class ToVectorEnv(VectorEnv[Any, Any, Any]):
         self.env = env
         self.num_envs = env.num_envs
         self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP if env.same_step else AutoresetMode.NEXT_STEP}
-        dtype = _dtype(env)
+        dtype = dtype_of(env)
         self.single_observation_space = gymnasium_space(env.observation_space, dtype)
         self.single_action_space = gymnasium_space(env.action_space, dtype)
         self.observation_space = gymnasium.vector.utils.batch_space(self.single_observation_space, self.num_envs)
@@ -200,24 +234,28 @@ class ToVectorEnv(VectorEnv[Any, Any, Any]):
         if options and "reset_mask" in options:
             raise InputError("reset_mask cannot be used: these environments start anew by themselves, see metadata")
         super().reset(seed=seed)
-        self.state, obs = self.env.reset(_noise(self.env, self.np_random))
-        return _arrays(obs), {}
+        self.state, obs = self.env.reset(noise_from(self.env, self.np_random))
+        return arrays(obs), first_infos(self.env, self.state)
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """One row of all environments."""
         if self.state is None:
             raise InputError("step came before reset; call reset first")
-        self.state, step = self.env.step(self.state, _action(self.env, actions), _noise(self.env, self.np_random))
+        self.state, step = self.env.step(self.state, action_from(self.env, actions), noise_from(self.env, self.np_random))
         infos: dict[str, Any] = {}
-        for name, values in _infos(step).items():
+        for name, values in infos_of(step).items():
             infos[name], infos[f"_{name}"] = values, ~np.isnan(values.astype(np.float64)).reshape(self.num_envs, -1).any(-1)
-        ended = _arrays(step.terminated | step.truncated)
+        ended = arrays(step.terminated | step.truncated)
         if step.final_obs is not None and ended.any():
-            finals = _arrays(step.final_obs)
+            finals = arrays(step.final_obs)
             infos["final_obs"], infos["_final_obs"] = np.full(self.num_envs, None, dtype=object), ended
             for i in np.flatnonzero(ended):
-                infos["final_obs"][i] = _one(finals, int(i))
-        return _arrays(step.obs), _arrays(step.reward.double()), _arrays(step.terminated), _arrays(step.truncated), infos
+                infos["final_obs"][i] = row_of(finals, int(i))
+        return arrays(step.obs), arrays(step.reward.double()), arrays(step.terminated), arrays(step.truncated), infos
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Close what lies behind."""
+        self.env.close()
 
 
 class ToEnv(gymnasium.Env[Any, Any]):
@@ -229,57 +267,29 @@ class ToEnv(gymnasium.Env[Any, Any]):
             raise ConfigError(f"num_envs={self.env.num_envs}; ToEnv needs a TensorEnv with num_envs 1, or use ToVectorEnv")
         if self.env.same_step:
             raise ConfigError("the environment starts anew within a step; ToEnv needs one whose same_step is False")
-        self.observation_space = gymnasium_space(self.env.observation_space, _dtype(self.env))
-        self.action_space = gymnasium_space(self.env.action_space, _dtype(self.env))
+        self.observation_space = gymnasium_space(self.env.observation_space, dtype_of(self.env))
+        self.action_space = gymnasium_space(self.env.action_space, dtype_of(self.env))
         self._np_random, self._np_random_seed = seeding.np_random(seed)
         self.state: State = None  # None before a reset and after an end
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start an episode; a seed starts the noise again."""
         super().reset(seed=seed)
-        self.state, obs = self.env.reset(_noise(self.env, self.np_random))
-        return _one(_arrays(obs), 0), {}
+        self.state, obs = self.env.reset(noise_from(self.env, self.np_random))
+        return row_of(arrays(obs), 0), {name: values[0] for name, values in first_infos(self.env, self.state).items()}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """One step; after an end, `reset` must come first."""
         if self.state is None:
             raise InputError("the episode has not begun or is over; call reset first")
         actions = np.asarray(action)[None]
-        self.state, step = self.env.step(self.state, _action(self.env, actions), _noise(self.env, self.np_random))
+        self.state, step = self.env.step(self.state, action_from(self.env, actions), noise_from(self.env, self.np_random))
         terminated, truncated = bool(step.terminated), bool(step.truncated)
         if terminated or truncated:
             self.state = None
-        infos = {name: values[0] for name, values in _infos(step).items() if not np.isnan(values.astype(np.float64)).any()}
-        return _one(_arrays(step.obs), 0), float(step.reward), terminated, truncated, infos
+        infos = {name: values[0] for name, values in infos_of(step).items() if not np.isnan(values.astype(np.float64)).any()}
+        return row_of(arrays(step.obs), 0), float(step.reward), terminated, truncated, infos
 
-
-def _noise(env: TensorEnv, generator: Any) -> Tensor:
-    return torch.from_numpy(generator.standard_normal((env.num_envs, env.noise_dim))).to(env.device, _dtype(env))
-
-
-def _action(env: TensorEnv, actions: Any) -> Tensor:
-    kind = _dtype(env) if isinstance(env.action_space, Box) else torch.int64
-    return torch.from_numpy(np.array(actions)).to(env.device, kind)
-
-
-def _arrays(value: Observation) -> Any:
-    """Numpy arrays with memory of their own."""
-    if isinstance(value, Mapping):
-        return {name: _arrays(part) for name, part in value.items()}
-    return value.detach().cpu().numpy().copy()
-
-
-def _one(batch: Any, i: int) -> Any:
-    """Environment i of a batch."""
-    return {name: part[i] for name, part in batch.items()} if isinstance(batch, Mapping) else batch[i]
-
-
-def _infos(step: Step) -> dict[str, Any]:
-    """What a step says besides: its figures, and pnl, policy_weight and action_mask where it has them."""
-    extra = {"pnl": step.pnl, "policy_weight": step.policy_weight, "action_mask": step.action_mask}
-    present = {name: value for name, value in extra.items() if value is not None}
-    return {name: _arrays(value) for name, value in {**step.info, **present}.items()}
-
-
-def _dtype(env: TensorEnv) -> torch.dtype:
-    return torch.float64 if env.dtype == torch.float64 else torch.float32
+    def close(self) -> None:
+        """Close what lies behind."""
+        self.env.close()
