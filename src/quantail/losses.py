@@ -11,7 +11,8 @@ from quantail.config import Config, CriticConfig
 from quantail.estimate import Batch
 from quantail.functional.categorical import categorical_loss, clip_categorical
 from quantail.functional.policy import LOG_RATIO_BOUND, awr_loss, clamp_log_ratio, clipped_surrogate
-from quantail.functional.quantile import clip_quantiles, quantile_huber_loss
+from quantail.functional.quantile import clip_quantiles
+from quantail.kernels.quantile import quantile_huber_loss
 from quantail.nets.agent import Agent, Memory
 from quantail.trees import tree_map
 
