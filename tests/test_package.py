@@ -2,6 +2,7 @@
 
 import ast
 import importlib.metadata
+import re
 import subprocess
 import sys
 import tomllib
@@ -69,6 +70,30 @@ def test_version_without_installation_comes_from_the_source_tree(monkeypatch):
 
 def test_types_are_shipped():
     assert (Path(quantail.__file__).parent / "py.typed").is_file()
+
+
+def test_a_source_archive_holds_what_its_makefile_runs():
+    included = {path.strip("/") for path in PYPROJECT["tool"]["hatch"]["build"]["targets"]["sdist"]["include"]}
+    scripts = re.findall(r"\$\(BIN\)/python ([a-z]+)/", (ROOT / "Makefile").read_text(encoding="utf-8"))
+    assert {"studies", "benchmarks", "tools"} <= set(scripts)
+    assert {*scripts, "src", "tests", "docs", "Makefile", "constraints.txt", "README.md"} <= included
+    assert all((ROOT / path).exists() for path in included)
+
+
+def test_tests_import_only_what_the_dev_extra_brings():
+    """Of packages that others happen to bring along one day none may be left."""
+    ours = {"quantail", *(path.stem for path in (ROOT / "tests").iterdir())}
+    needed = [*PYPROJECT["project"]["dependencies"], *PYPROJECT["project"]["optional-dependencies"]["dev"]]
+    declared = {re.split(r"[>=\[]", name)[0].replace("-", "_") for name in needed} | {"yaml"}
+    peers = {"stable_baselines3", "sb3_contrib"}  # imported where present
+    named = set()
+    for path in (ROOT / "tests").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                named |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                named.add(node.module.split(".")[0])
+    assert named - ours - set(sys.stdlib_module_names) - peers <= declared
 
 
 def test_constraints_pin_torch_and_everything_that_pyproject_names():

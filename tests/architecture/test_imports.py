@@ -1,6 +1,7 @@
 """The tree is the architecture: imports point down only, and only the edges know packages beyond torch and numpy."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -117,6 +118,18 @@ def test_the_command_itself_starts_light():
     assert "quantail.cli" in loaded
     assert loaded.isdisjoint(HEAVY)
     assert "doctor" in answer.stdout
+
+
+def test_help_is_there_within_half_a_second():
+    """Processor time, best of three: what the command costs, whatever else the machine does meanwhile."""
+
+    def cost():
+        before = os.times()
+        subprocess.run([sys.executable, "-m", "quantail", "--help"], stdout=subprocess.DEVNULL, check=True)
+        after = os.times()
+        return after.children_user + after.children_system - before.children_user - before.children_system
+
+    assert 0 < min(cost() for _ in range(3)) <= 0.5
 
 
 def run_python(program):
