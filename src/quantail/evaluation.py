@@ -29,7 +29,7 @@ class Played(NamedTuple):
     def episode_returns(self) -> Tensor:
         """Sum of rewards of every episode that ended, in the order of environments: [E]."""
         done = (self.terminated | self.truncated).T
-        total = self.reward.cumsum(0).T[done]  # since the first row, environment after environment
+        total = self.reward.double().cumsum(0).T[done]  # since the first row, environment after environment
         env = done.nonzero()[:, 0]
         same = torch.cat([env.new_zeros(1, dtype=torch.bool), env[1:] == env[:-1]])[: len(total)]
         return total - torch.where(same, total.roll(1), 0.0)

@@ -28,7 +28,7 @@ class Stream(IntEnum):
 
 def generator(seed: int, stream: Stream, iteration: int, device: torch.device | None = None) -> torch.Generator:
     """A fresh generator, independent of that of any other stream, iteration or seed (mixed by NumPy's SeedSequence)."""
-    word = np.random.SeedSequence([seed, int(stream), iteration]).generate_state(1, np.uint64)[0]
+    word = np.random.SeedSequence(seed, spawn_key=(int(stream), iteration)).generate_state(1, np.uint64)[0]
     return torch.Generator(device or "cpu").manual_seed(int(word >> np.uint64(1)))
 
 
