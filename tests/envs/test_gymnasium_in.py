@@ -57,6 +57,14 @@ def test_next_step_rows(make):
     assert all(step.final_obs is None for step in steps)
 
 
+class Sharing(SyncVectorEnv):
+    """Gives its own buffers away, and a reset writes into them."""
+
+    def step(self, actions):
+        obs, *_, infos = super().step(actions)
+        return obs, self._rewards, self._terminations, self._truncations, infos
+
+
 def same_step_sources():
     for mode in (AutoresetMode.SAME_STEP, AutoresetMode.DISABLED):
         for copy in (True, False):
@@ -65,6 +73,7 @@ def same_step_sources():
                 lambda mode=mode, copy=copy: SyncVectorEnv(makers(), copy, autoreset_mode=mode),
             )
         yield f"async {mode.value}", lambda mode=mode: AsyncVectorEnv(makers(), autoreset_mode=mode)
+    yield "sharing", lambda: Sharing(makers(), copy=False, autoreset_mode="Disabled")
     yield "vec env", lambda: FakeVecEnv(makers())
 
 
