@@ -137,7 +137,7 @@ def test_targets_repeat_with_their_source_and_differ_with_another():
         estimate(river.rollout, river.agent, river.carry.scale, source(seed), config)[0].target for seed in (0, 0, 1)
     )
     assert torch.equal(first, again)
-    assert (first != other)[river.rollout.valid].any(-1).float().mean() > 0.9
+    assert (first != other)[river.rollout.valid].any(-1).float().mean() > 0.7  # rows that terminate know their target
 
 
 def test_a_batch_is_the_rollout_without_the_row_of_the_bootstrap():
