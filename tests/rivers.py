@@ -100,7 +100,7 @@ def flow(config: Config, env: TensorEnv | None = None, iterations: int = 2, acti
     """The last of so many iterations without any update, in float64, of an agent whose weights are anything but symmetric."""
     env = env or Ragged(action)
     agent = disturb(make_agent(config, env).double(), 0.2)
-    carry = begin(config, env, agent)
+    carry = begin(config, env, agent).carry
     for i in range(iterations):
         noise = rollout_noise(config, env, agent, i)
         before = carry

@@ -80,7 +80,7 @@ def config(**net) -> Config:
 def second_rollout(env: TensorEnv, chosen: Config, dtype: torch.dtype = torch.float64):
     """The rollout of iteration 1: memory is full, observations are standardised, episodes are under way."""
     agent = make_agent(chosen, env).to(dtype)
-    carry = begin(chosen, env, agent)
+    carry = begin(chosen, env, agent).carry
     for i in range(2):
         noise = rollout_noise(chosen, env, agent, i)
         before = carry
@@ -227,7 +227,7 @@ def test_a_bad_number_mutes_its_environment_until_the_next_start(index, what):
     env = Faulty(what, at=1, env=2)
     agent = make_agent(chosen, env).double()
     noise = rollout_noise(chosen, env, agent, 0)
-    rollout, _ = collect(env, agent, begin(chosen, env, agent), noise, chosen)
+    rollout, _ = collect(env, agent, begin(chosen, env, agent).carry, noise, chosen)
     for part in (rollout.obs, rollout.reward, rollout.pnl, rollout.critics, rollout.log_prob):
         assert part.isfinite().all()
     assert rollout.not_finite.sum((0, 1)).tolist() == [int(i == index) for i in range(3)]

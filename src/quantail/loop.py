@@ -22,6 +22,16 @@ from quantail.types import Moments
 from quantail.update import sequences, update
 
 
+class Progress(NamedTuple):
+    """Everything that outlives an iteration; what a run needs to go on as if it had never stopped."""
+
+    agent: Agent
+    optimizer: torch.optim.Optimizer
+    carry: Carry
+    control: Control
+    env_steps: int  # valid rows so far
+
+
 class Report(NamedTuple):
     """What an iteration did; the caller logs, saves, evaluates, stops."""
 
@@ -34,13 +44,22 @@ class Report(NamedTuple):
     optimizer: torch.optim.Optimizer
     findings: tuple[str, ...] = ()  # what is wrong, in words
 
+    @property
+    def progress(self) -> Progress:
+        """Where this iteration ended: hand it to `train` to go on from here."""
+        return Progress(self.agent, self.optimizer, self.carry, self.control, self.env_steps)
 
-def train(config: Config, env: TensorEnv, agent: Agent | None = None, loss_terms: Sequence[LossTerm] = ()) -> Iterator[Report]:
-    """Train until `total_timesteps` valid rows are seen; one report per iteration."""
-    agent = agent or make_agent(config, env)
-    optimizer = make_optimizer(agent, config.optim)
-    carry, control, env_steps = begin(config, env, agent), start_control(config), 0
-    begun = time.perf_counter()
+
+def train(
+    config: Config,
+    env: TensorEnv,
+    agent: Agent | None = None,
+    loss_terms: Sequence[LossTerm] = (),
+    progress: Progress | None = None,
+) -> Iterator[Report]:
+    """Train until `total_timesteps` valid rows are seen; one report per iteration. From the start, or on from `progress`."""
+    agent, optimizer, carry, control, env_steps = progress or begin(config, env, agent)
+    begun = (time.perf_counter(), env_steps)
     while env_steps < config.total_timesteps:
         i = carry.iteration
         turned = knobs(control, i, env_steps, config, env.device)
@@ -75,17 +94,19 @@ def train(config: Config, env: TensorEnv, agent: Agent | None = None, loss_terms
         yield Report(i, env_steps, metrics, agent, carry, control, optimizer, findings(metrics, rollout, learned))
 
 
-def clock(begun: float, iteration: int, env_steps: int) -> dict[str, float]:
-    """The time since training began, as SB3 reports it."""
-    elapsed = max(time.perf_counter() - begun, 1e-9)
+def clock(begun: tuple[float, int], iteration: int, env_steps: int) -> dict[str, float]:
+    """The time since training began, or went on, as SB3 reports it; `begun` holds that moment and the steps until then."""
+    elapsed = max(time.perf_counter() - begun[0], 1e-9)
     steps = {"time/iterations": iteration + 1.0, "time/total_timesteps": float(env_steps)}
-    return steps | {"time/time_elapsed": elapsed, "time/fps": env_steps / elapsed}
+    return steps | {"time/time_elapsed": elapsed, "time/fps": (env_steps - begun[1]) / elapsed}
 
 
-def begin(config: Config, env: TensorEnv, agent: Agent) -> Carry:
+def begin(config: Config, env: TensorEnv, agent: Agent | None = None) -> Progress:
     """Everything that outlives an iteration, before the first."""
+    agent = agent or make_agent(config, env)
     source = generator(config.seed, Stream.RESET, 0, env.device)
-    return start_carry(env, agent, normal((env.num_envs, env.noise_dim), source))
+    carry = start_carry(env, agent, normal((env.num_envs, env.noise_dim), source))
+    return Progress(agent, make_optimizer(agent, config.optim), carry, start_control(config), 0)
 
 
 def make_agent(config: Config, env: TensorEnv) -> Agent:

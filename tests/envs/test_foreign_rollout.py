@@ -100,7 +100,7 @@ def collected(env, chosen, count, kind=Agent):
     """The agent, and so many rollouts after one another, each with the carry before it."""
     agent = make_agent(chosen, env).double()
     agent.__class__ = kind
-    carry, rollouts = begin(chosen, env, agent), []
+    carry, rollouts = begin(chosen, env, agent).carry, []
     for i in range(count):
         noise, before = rollout_noise(chosen, env, agent, i), carry
         rollout, carry = collect(env, agent, carry, noise._replace(act=noise.act.double()), chosen)

@@ -248,6 +248,40 @@ def test_observation_spaces(space, ours, dtype, mode):
             assert bool(((obs >= 0) & (obs < sizes)).all())
 
 
+def stack_of_frames():
+    """Three images [channels, height, width], each entry of its own; as they are to be, [height, width, channels]."""
+    frames = np.arange(3 * 2 * 5 * 4, dtype=np.uint8).reshape(3, 2, 5, 4)
+    return frames, frames.transpose(0, 2, 3, 1).tolist()
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_images_with_their_channels_in_front_are_turned(named):
+    frames, turned = stack_of_frames()
+    box = spaces.Box(0, 255, (2, 5, 4), np.uint8)
+
+    class Film(Spaces):
+        def seen(self):
+            frame = frames[len(self.taken) % 3]
+            return {"frame": frame} if named else frame
+
+        def reset(self, *, seed=None, options=None):
+            return self.seen(), {}
+
+        def step(self, action):
+            self.taken.append(action)
+            return self.seen(), 1.0, False, True, {}
+
+    for mode in AutoresetMode:
+        space = spaces.Dict({"frame": box}) if named else box
+        env = make_env(SyncVectorEnv([lambda space=space: Film(space, spaces.Discrete(2))] * 2, autoreset_mode=mode))
+        first, (step,) = played(env, 1, action=0)
+        pick = lambda obs: obs["frame"] if named else obs  # noqa: E731
+        ours = dict(env.observation_space.parts)["frame"] if named else env.observation_space
+        assert ours == Box((5, 4, 2), 0.0, 255.0, "uint8")
+        assert pick(first).tolist() == [turned[0]] * 2
+        assert pick(step.final_obs if env.same_step else step.obs).tolist() == [turned[1]] * 2
+
+
 def test_indices_are_counted_from_zero():
     space = spaces.Discrete(6, start=-2)
     env = make_env(SyncVectorEnv([lambda: Spaces(space, spaces.Discrete(2))] * 3, copy=False))

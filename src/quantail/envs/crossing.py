@@ -28,6 +28,7 @@ class Port(NamedTuple):
     offsets: Mapping[str, Any]  # lowest index of each discrete part; "" where the space has no parts
     dtype: Any = np.float32  # of what goes out
     limits: tuple[Any, Any] = (-np.inf, np.inf)  # of a Box that goes out, in its dtype
+    turned: frozenset[str] = frozenset()  # parts that are images with their channels in front
 
 
 # --- in ---------------------------------------------------------------------------------------------------------------
@@ -36,15 +37,22 @@ class Port(NamedTuple):
 def read(port: Port, value: Any, num_envs: int, dtype: torch.dtype, device: torch.device) -> Observation:
     """Numpy observations [B, ...] (or a mapping of them) as tensors of their own memory; real numbers in `dtype`."""
     if not isinstance(port.space, Group):
-        return _read("observation", port.space, value, port.offsets[""], num_envs, dtype).to(device)
+        return _read("observation", port.space, laid(port, "", value), port.offsets[""], num_envs, dtype).to(device)
     names = [name for name, _ in port.space.parts]
     if not isinstance(value, Mapping) or not set(names) <= set(value):
         came = sorted(value) if isinstance(value, Mapping) else f"a {type(value).__name__}"
         raise InputError(f"observation is {came}; the space promised a mapping with {names}")
     return {
-        name: _read(f"observation {name!r}", part, value[name], port.offsets[name], num_envs, dtype).to(device)
+        name: _read(f"observation {name!r}", part, laid(port, name, value[name]), port.offsets[name], num_envs, dtype).to(
+            device
+        )
         for name, part in port.space.parts
     }
+
+
+def laid(port: Port, name: str, value: Any) -> Any:
+    """Images [..., channels, height, width] as [..., height, width, channels], everything else as it is."""
+    return np.moveaxis(np.asarray(value), -3, -1) if name in port.turned and np.ndim(value) >= 3 else value
 
 
 def _read(name: str, space: Space, value: Any, offset: Any, num_envs: int, dtype: torch.dtype) -> Tensor:
@@ -71,16 +79,22 @@ def array_of(name: str, value: Any, shape: tuple[int, ...], dtype: Any) -> Array
     return array
 
 
-def stacked(port: Port, observations: Mapping[int, Any], num_envs: int) -> Any:
-    """One batch of observations with those of some environments; zeros and lowest indices for the others."""
-    if not isinstance(port.space, Group):
-        return _stacked("final observation", port.space, observations, port.offsets[""], num_envs)
-    return {
-        name: _stacked(
-            f"final observation {name!r}", part, {i: row[name] for i, row in observations.items()}, port.offsets[name], num_envs
-        )
-        for name, part in port.space.parts
-    }
+def read_rows(
+    port: Port, observations: Mapping[int, Any], num_envs: int, dtype: torch.dtype, device: torch.device
+) -> Observation:
+    """The observations of some environments; zeros and lowest indices for the others."""
+
+    def part(name: str, space: Space, rows: Mapping[int, Any]) -> Array:
+        title = f"final observation {name!r}" if name else "final observation"
+        return _stacked(title, space, {i: laid(port, name, row) for i, row in rows.items()}, port.offsets[name], num_envs)
+
+    if isinstance(port.space, Group):
+        batch: Any = {
+            name: part(name, space, {i: row[name] for i, row in observations.items()}) for name, space in port.space.parts
+        }
+    else:
+        batch = part("", port.space, observations)
+    return read(port._replace(turned=frozenset()), batch, num_envs, dtype, device)  # they are laid out by now
 
 
 def _stacked(name: str, space: Space, rows: Mapping[int, Any], offset: Any, num_envs: int) -> Array:

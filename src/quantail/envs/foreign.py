@@ -22,9 +22,9 @@ from quantail.envs.crossing import (
     mask_of,
     mask_rows,
     read,
+    read_rows,
     row_of,
     sizes_of,
-    stacked,
     written,
 )
 from quantail.errors import ConfigError, EnvironmentFault, InputError, QuantailError
@@ -138,14 +138,13 @@ class ForeignEnv(TensorEnv):
         weight = moved.figures.pop("policy_weight", None)
         pnl = None if self.pnl is None else self._pnl(self.pnl, moved.figures, state)
         where = self.num_envs, self.dtype, self.device
-        finals = None if moved.finals is None else stacked(self.observation_port, moved.finals, self.num_envs)
         return Step(
             obs=read(self.observation_port, moved.observations, *where),
             reward=self._column("reward", moved.rewards, np.float64).to(self.dtype),
             terminated=terminated,
             truncated=truncated & ~terminated,
             pnl=pnl,
-            final_obs=None if finals is None else read(self.observation_port, finals, *where),
+            final_obs=None if moved.finals is None else read_rows(self.observation_port, moved.finals, *where),
             policy_weight=None if weight is None else self._tensor(np.nan_to_num(weight, nan=1.0)).to(self.dtype),
             action_mask=self._next_mask(moved.mask, state),
             info={name: self._tensor(values).to(self.dtype) for name, values in moved.figures.items()},

@@ -149,24 +149,29 @@ def _same_number(there: int, asked: int | None) -> None:
 
 
 def port(space: Any, use: str) -> Port:
-    """A Gymnasium space as ours, with what its indices start at."""
-    if isinstance(space, spaces.Dict):
-        parts = {name: _part(space[name], f"{use} {name!r}") for name in sorted(space.keys())}
-        if not parts:
-            raise ConfigError(f"the {use} space is an empty Dict; needs at least one part")
-        return Port(
-            Group(tuple((name, ours) for name, (ours, _) in parts.items())), {name: low for name, (_, low) in parts.items()}
-        )
-    ours, low = _part(space, use)
-    return Port(ours, {"": low}, space.dtype)
+    """A Gymnasium space as ours, with what its indices start at and which images have to be turned."""
+    grouped = isinstance(space, spaces.Dict)
+    inner = {name: space[name] for name in sorted(space.keys())} if grouped else {"": space}
+    if not inner:
+        raise ConfigError(f"the {use} space is an empty Dict; needs at least one part")
+    parts = {name: _part(part, f"{use} {name!r}" if grouped else use) for name, part in inner.items()}
+    ours = Group(tuple((name, part) for name, (part, _) in parts.items())) if grouped else parts[""][0]
+    turned = frozenset(name for name, part in inner.items() if _turned(part))
+    return Port(ours, {name: low for name, (_, low) in parts.items()}, space.dtype, turned=turned)
+
+
+def _turned(space: Any) -> bool:
+    """Whether it holds images with their channels in front: bytes whose first side is the smallest, as SB3 tells them."""
+    image = isinstance(space, spaces.Box) and space.dtype == np.uint8 and len(space.shape) == 3
+    return image and space.shape[0] < min(space.shape[1:])
 
 
 def _part(space: Any, use: str) -> tuple[Box | Discrete | MultiDiscrete, Any]:
     match space:
         case spaces.Box():
             image = space.dtype == np.uint8 and len(space.shape) == 3
-            low, high = (_side(side) for side in (space.low, space.high))
-            return Box(tuple(map(int, space.shape)), low, high, "uint8" if image else "float32"), 0
+            low, high = (np.moveaxis(side, 0, -1) if _turned(space) else side for side in (space.low, space.high))
+            return Box(tuple(map(int, low.shape)), _side(low), _side(high), "uint8" if image else "float32"), 0
         case spaces.Discrete():
             return Discrete(int(space.n)), int(space.start)
         case spaces.MultiDiscrete() if len(space.shape) == 1:
