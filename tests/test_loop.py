@@ -1,0 +1,482 @@
+"""The river as a whole: it repeats, every setting moves it, its statistics stay frozen where they must, nothing breaks it."""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+
+from oracles.moments import debiased_average
+from quantail.config import Config, InputConfig, OptimConfig
+from quantail.errors import ConfigError, TrainingError
+from quantail.loop import begin, first_scale, make_agent, refresh, rollout_noise, train
+from quantail.rollout import collect
+from quantail.types import Scale
+from rivers import ACTIONS, B, Ragged, T, disturb, flow, settings
+
+EXACT = {"rtol": 1e-12, "atol": 1e-12}
+
+
+def run(config: Config, iterations: int = 2, action: str = "real", same_step: bool = False, terms: Any = ()) -> list[dict]:
+    """Everything that an outsider can see of some iterations: figures without the clock's, then the weights."""
+    config = dataclasses.replace(config, total_timesteps=config.total_timesteps if iterations == 0 else 10**9)
+    found: list[dict] = []
+    reports = train(config, Ragged(action, same_step), loss_terms=terms)
+    try:
+        for report in reports if iterations == 0 else itertools.islice(reports, iterations):
+            found.append({name: value for name, value in report.metrics.items() if not name.startswith("time/")})
+            last = report.agent.state_dict()
+    except TrainingError as error:
+        return [*found, {"stopped": str(error)}]
+    return [*found, {name: value.clone() for name, value in last.items()}]
+
+
+def same(one: list[dict], other: list[dict]) -> bool:
+    """Bit for bit; NaN is NaN."""
+    if [sorted(part) for part in one] != [sorted(part) for part in other]:
+        return False
+    pairs = [(a[name], b[name]) for a, b in zip(one, other, strict=True) for name in a]
+    return all(a == b if isinstance(a, str) else np.array_equal(a, b, equal_nan=True) for a, b in pairs)
+
+
+# --- it repeats -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_the_same_seed_repeats_bit_for_bit_whatever_the_global_stream_does(action):
+    config = settings(action, net={"dropout": 0.2})
+    torch.manual_seed(1)
+    first = run(config, action=action)
+    torch.manual_seed(2)
+    assert same(run(config, action=action), first)
+    assert not same(run(dataclasses.replace(config, seed=1), action=action), first)
+
+
+def test_training_leaves_the_global_stream_alone():
+    torch.manual_seed(4)
+    expected = torch.rand(3)
+    torch.manual_seed(4)
+    run(settings("real"))
+    assert torch.equal(torch.rand(3), expected)
+
+
+# --- every setting is read --------------------------------------------------------------------------------------------
+
+
+class Flip(NamedTuple):
+    """Change one setting of a base, and the weights must change: a figure that merely repeats the setting proves nothing."""
+
+    value: Any
+    base: Mapping[str, Any] = MappingProxyType({})  # "part.field" -> value
+    iterations: int = 2  # 0: to the end
+    action: str = "real"
+    broken: bool = False  # every step is void
+
+
+STRICT = {"kl.target": 1e-9, "kl.absolute_factor": 1e9, "ppo.n_epochs": 4}
+STEERED = {"kl.target": 1e-6, "kl.absolute_factor": 1e9, "kl.penalty": 0.1}
+DECAY = {"entropy.coef": 0.1, "entropy.final": 0.0, "entropy.decay_iterations": 2}
+LOST = {"entropy.coef": 0.1, "entropy.boost_factor": 3.0, "entropy.boost_patience": 0, "seed": 5, "critic.vf_coef": 0.0}
+WARM = {"ppo.clip_range": 2e-3, "ppo.clip_start": 1e-4, "ppo.clip_warmup": 3, "optim.learning_rate": 3e-3}
+CLONE = {"clone.coef": 0.5, "clone.final": 0.1, "clone.decay_steps": 100}
+FLIPS = {
+    "seed": Flip(1),
+    "total_timesteps": Flip(200, {"total_timesteps": 60}, iterations=0),
+    "net.encoder_sizes": Flip((5,)),
+    "net.memory": Flip("gru"),
+    "net.hidden": Flip(3),
+    "net.layers": Flip(2),
+    "net.dropout": Flip(0.3),
+    "net.trunks": Flip("shared"),
+    "net.actor_sizes": Flip(()),
+    "net.critic_sizes": Flip((3,)),
+    "net.activation": Flip("relu"),
+    "net.squash": Flip("sigmoid", {"net.squash": "tanh"}, action="sigmoid"),
+    "net.log_std_init": Flip(-1.0),
+    "net.state_dependent_std": Flip(True),
+    "net.gsde": Flip(True),
+    "net.ortho_init": Flip(False),
+    "critic.kind": Flip("scalar"),
+    "critic.atoms": Flip(7),
+    "critic.levels": Flip("midpoint"),
+    "critic.twin": Flip(False),
+    "critic.twin_reduce": Flip("min"),
+    "critic.noncrossing": Flip(True),
+    "critic.kappa": Flip(0.5),
+    "critic.targets": Flip("lambda_return"),
+    "critic.particles": Flip(5),
+    "critic.support_width": Flip(2.0, {"critic.kind": "categorical"}),
+    "critic.vf_coef": Flip(1.0),
+    "critic.normalize_returns": Flip(False),
+    "critic.return_rate": Flip(0.7),
+    "critic.clip": Flip("mean_only", {"critic.clip_radius": 1e-3}),
+    "critic.clip_radius": Flip(1e-4, {"critic.clip": "mean_only", "critic.clip_radius": 1e-3}),
+    "ppo.n_steps": Flip(9),
+    "ppo.n_epochs": Flip(3),
+    "ppo.batch_size": Flip(T),
+    "ppo.burn_in": Flip(2, {"ppo.batch_size": 4}),
+    "ppo.gamma": Flip(0.9),
+    "ppo.gae_lambda": Flip(0.5),
+    "ppo.clip_range": Flip(1e-4),
+    "ppo.clip_start": Flip(5e-4, WARM),
+    "ppo.clip_warmup": Flip(5, WARM),
+    "ppo.normalize_advantage": Flip("env"),
+    "ppo.log_ratio_clamp": Flip("tanh"),
+    "kl.target": Flip(1e-9),
+    "kl.absolute_factor": Flip(1e9, {"kl.target": 1e-9}),
+    "kl.consecutive": Flip(1, STRICT),
+    "kl.fraction": Flip(0.0, STRICT),
+    "kl.smoothing": Flip(0.9, STRICT | {"kl.target": 1e-4, "kl.consecutive": 1, "optim.learning_rate": 3e-3}),
+    "kl.epoch_decay": Flip(0.25, STRICT | {"kl.consecutive": 7}),
+    "kl.penalty": Flip(0.5),
+    "kl.penalty_max": Flip(0.2, STEERED | {"kl.penalty_ki": 1e6}),
+    "kl.penalty_kp": Flip(100.0, STEERED),
+    "kl.penalty_ki": Flip(100.0, STEERED),
+    "kl.penalty_kd": Flip(1000.0, STEERED, iterations=3),
+    "entropy.coef": Flip(0.1),
+    "entropy.final": Flip(0.05, DECAY),
+    "entropy.floor": Flip(0.09, DECAY),
+    "entropy.decay_iterations": Flip(7, DECAY),
+    "entropy.plateau_window": Flip(2, DECAY),
+    "entropy.plateau_tolerance": Flip(1e9, DECAY | {"entropy.plateau_window": 2}, iterations=4),
+    "entropy.boost_factor": Flip(2.0, LOST, iterations=4),
+    "entropy.boost_patience": Flip(9, LOST, iterations=4),
+    "entropy.boost_cap": Flip(1.5, LOST, iterations=4),
+    "clone.coef": Flip(0.5),
+    "clone.final": Flip(0.4, CLONE),
+    "clone.warmup_steps": Flip(10**6, CLONE),
+    "clone.decay_steps": Flip(10**6, CLONE),
+    "clone.beta": Flip(0.1, CLONE),
+    "clone.max_weight": Flip(1.0, CLONE),
+    "optim.name": Flip("sgd"),
+    "optim.learning_rate": Flip(1e-2),
+    "optim.schedule.kind": Flip("cosine", {"total_timesteps": 90}, iterations=0),
+    "optim.schedule.floor": Flip(
+        9e-3, {"optim.schedule.kind": "linear", "total_timesteps": 90, "optim.learning_rate": 0.01}, iterations=0
+    ),
+    "optim.eps": Flip(1e-2),
+    "optim.weight_decay": Flip(0.5),
+    "optim.max_grad_norm": Flip(1e-3, {"optim.name": "sgd"}),
+    "optim.patience": Flip(2, broken=True),
+    "input.normalize_observations": Flip(False),
+    "input.clip_observations": Flip(0.3),
+    "input.reward_scale": Flip(7.0, {"critic.normalize_returns": False}),
+}
+EXCEPTIONS = {"ppo.micro_batches": "less memory for the same step: tests/test_update.py shows that the gradient is the same"}
+
+
+def leaves(value: Any, path: str = "") -> list[str]:
+    found = []
+    for one in dataclasses.fields(value):
+        inner = getattr(value, one.name)
+        found += leaves(inner, f"{path}{one.name}.") if dataclasses.is_dataclass(inner) else [f"{path}{one.name}"]
+    return found
+
+
+def configured(action: str, values: Mapping[str, Any]) -> Config:
+    """The small config with settings at paths; those of one part together, for some are refused alone."""
+    plain = settings(action).to_dict()
+    for path, value in values.items():
+        *parts, name = path.split(".")
+        inner = plain
+        for part in parts:
+            inner = inner[part]
+        inner[name] = value
+    return Config.from_dict(plain)
+
+
+def broken_loss(agent, rows, knobs):
+    return torch.tensor(math.nan)
+
+
+@pytest.fixture(scope="module")
+def bases():
+    return {}
+
+
+@pytest.mark.parametrize("path", FLIPS)
+def test_a_changed_setting_changes_the_weights(path, bases):
+    flip = FLIPS[path]
+    terms = [broken_loss] if flip.broken else []
+    key = (flip.action, flip.iterations, flip.broken, str(dict(flip.base)))
+    if key not in bases:
+        bases[key] = run(configured(flip.action, flip.base), flip.iterations, flip.action, terms=terms)
+    flipped = configured(flip.action, {**flip.base, path: flip.value})
+    assert flipped != configured(flip.action, flip.base)
+    assert not same(run(flipped, flip.iterations, flip.action, terms=terms)[-1:], bases[key][-1:])
+
+
+def test_every_setting_is_flipped_or_has_its_reason():
+    assert sorted([*FLIPS, *EXCEPTIONS]) == sorted(leaves(Config()))
+
+
+def test_a_setting_that_contradicts_another_is_refused():
+    with pytest.raises(ConfigError, match="gsde and state_dependent_std"):
+        run(settings("real", net={"gsde": True, "state_dependent_std": True}))
+
+
+# --- names and counts -------------------------------------------------------------------------------------------------
+
+SB3 = """rollout/ep_rew_mean rollout/ep_len_mean train/approx_kl train/clip_fraction train/explained_variance train/value_loss
+train/policy_gradient_loss train/entropy_loss train/loss train/learning_rate train/clip_range train/n_updates time/fps
+time/iterations time/total_timesteps time/time_elapsed"""
+
+
+def test_what_sb3_logs_has_sb3s_names():
+    *_, report = itertools.islice(train(settings("real"), Ragged("real")), 3)
+    assert [name for name in SB3.split() if not math.isfinite(report.metrics.get(name, math.nan))] == []
+    assert report.metrics["time/iterations"] == 3
+    assert report.metrics["train/n_updates"] == 6  # two epochs each
+    assert report.metrics["time/total_timesteps"] == report.env_steps
+    expected = report.env_steps / report.metrics["time/time_elapsed"]
+    assert report.metrics["time/fps"] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("same_step", [False, True])
+def test_steps_are_valid_rows_and_training_ends_when_they_are_seen(same_step):
+    config = dataclasses.replace(settings("real"), total_timesteps=150)
+    reports = list(train(config, Ragged("real", same_step)))
+    assert [report.iteration for report in reports] == list(range(len(reports)))
+    assert reports[-1].env_steps >= 150 > reports[-2].env_steps
+    assert reports[-1].env_steps == sum(report.metrics["rollout/valid_rows"] for report in reports)
+    if same_step:
+        assert reports[-1].env_steps == 3 * T * B
+
+
+def test_returns_of_episodes_are_raw_whatever_is_learned_from():
+    plain, scaled = (
+        next(iter(train(settings("real", input=InputConfig(reward_scale=scale)), Ragged("real")))) for scale in (1.0, 9.0)
+    )
+    assert plain.metrics["rollout/ep_rew_mean"] == scaled.metrics["rollout/ep_rew_mean"]
+    ratio = scaled.metrics["critic/return_std"] / plain.metrics["critic/return_std"]
+    assert ratio == pytest.approx(9.0, rel=0.2)
+    river = flow(settings("real", input=InputConfig(reward_scale=9.0)), Ragged("real"))
+    other = flow(settings("real"), Ragged("real"))
+    torch.testing.assert_close(river.rollout.reward, 9.0 * other.rollout.reward, **EXACT)
+    torch.testing.assert_close(river.rollout.pnl, other.rollout.pnl, **EXACT)
+
+
+# --- statistics of observations and returns ---------------------------------------------------------------------------
+
+
+def test_observation_moments_are_frozen_in_a_rollout_and_those_of_all_valid_rows_after_it():
+    config, env = settings("real"), Ragged("real")
+    agent = make_agent(config, env).double()
+    carry, seen = begin(config, env, agent).carry, []
+    for i in range(3):
+        noise = rollout_noise(config, env, agent, i)
+        rollout, after = collect(env, agent, carry, noise, config)
+        for ours, theirs in zip(after.obs_moments[""], carry.obs_moments[""], strict=True):
+            assert torch.equal(ours, theirs)
+        known = carry.obs_moments[""]
+        raw = rollout.obs[:T] * known.variance.sqrt() + known.mean
+        inside = rollout.obs[:T].abs().amax() < 10  # nothing was clipped
+        assert inside
+        seen.append(raw[rollout.value_weight > 0].numpy())
+        particles = torch.zeros(T, B, 9, dtype=torch.float64)
+        carry = refresh(after, rollout, particles, agent, config)
+        rows = np.concatenate(seen)
+        np.testing.assert_allclose(carry.obs_moments[""].mean.numpy(), rows.mean(0), rtol=1e-10)
+        np.testing.assert_allclose(carry.obs_moments[""].variance.numpy(), rows.var(0), rtol=1e-9)
+        assert carry.obs_moments[""].weight[0] == len(rows)
+
+
+def test_the_first_iteration_sets_the_scale_by_its_own_discounted_rewards():
+    config = settings("real", ppo={"gamma": 0.8})
+    env = Ragged("real")
+    agent = make_agent(config, env).double()
+    carry = begin(config, env, agent).carry
+    assert float(carry.scale.std) == 1.0
+    rollout, after = collect(env, agent, carry, rollout_noise(config, env, agent, 0), config)
+    sums = []
+    for b in range(B):
+        total = 0.0
+        for t in reversed(range(T)):
+            if not rollout.valid[t, b]:
+                total = 0.0
+                continue
+            ends = bool(rollout.terminated[t, b] | rollout.truncated[t, b])
+            total = float(rollout.reward[t, b]) + (0.0 if ends else 0.8 * total)
+            sums.append(total)
+    scale = first_scale(after, rollout, config).scale
+    assert float(scale.mean) == pytest.approx(np.mean(sums), rel=1e-12)
+    assert float(scale.std) == pytest.approx(np.std(sums), rel=1e-12)
+    quiet = settings("real", {"normalize_returns": False})
+    assert first_scale(after, rollout, quiet) is after
+
+
+def test_the_scale_is_a_debiased_average_over_the_particles_of_iterations():
+    config = settings("real", {"return_rate": 0.3})
+    river = flow(config, Ragged("real"))
+    first = (float(river.carry.return_moments.mean), float(river.carry.return_moments.variance))
+    weight = river.rollout.value_weight[..., None].expand(river.estimates.particles.shape)
+    rows = river.estimates.particles[weight > 0].numpy()
+    later = refresh(river.carry, river.rollout, river.estimates.particles, river.agent, config)
+    mean, variance = debiased_average([first, (rows.mean(), rows.var())], 0.3)
+    assert float(later.scale.mean) == pytest.approx(mean, rel=1e-12)
+    assert float(later.scale.std) == pytest.approx(math.sqrt(variance), rel=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("kind", "noncrossing"), [("scalar", False), ("quantile", False), ("quantile", True)])
+def test_a_refresh_of_the_scale_keeps_what_the_critics_say(kind, noncrossing, dtype):
+    config = settings("real", {"kind": kind, "noncrossing": noncrossing, "return_rate": 0.9})
+    river = flow(config, Ragged("real"))
+    agent, carry, obs = river.agent.to(dtype), river.carry, river.rollout.obs.to(dtype)
+    memory = agent.initial_memory(B)
+    with torch.no_grad():
+        before = agent.unroll(obs, memory, river.rollout.start)[0].critics.double() * carry.scale.std + carry.scale.mean
+        later = refresh(carry, river.rollout, 40 + 30 * river.estimates.particles, agent, config)
+        after = agent.unroll(obs, memory, river.rollout.start)[0].critics.double() * later.scale.std + later.scale.mean
+    assert later.scale.std > 5 * carry.scale.std
+    assert (after - before).abs().max() <= (1e-6 if dtype == torch.float32 else 1e-12) * later.scale.std
+
+
+@pytest.mark.parametrize(("share", "moves"), [(0.004, False), (0.006, True)])
+def test_a_categorical_critics_atoms_move_only_when_targets_fall_outside(share, moves):
+    config = settings("real", {"kind": "categorical", "support_width": 5.0, "particles": 1000})
+    river = flow(config, Ragged("real"))
+    river = river._replace(carry=river.carry._replace(scale=Scale(*(torch.tensor(x, dtype=torch.float64) for x in (1.0, 2.0)))))
+    particles = torch.zeros(T, B, 1000, dtype=torch.float64)
+    particles[..., : int(1000 * share)] = 100.0
+    before = {name: p.clone() for name, p in river.agent.named_parameters()}
+    later = refresh(river.carry, river.rollout, particles, river.agent, config)
+    assert (later.scale != river.carry.scale) == moves
+    assert later.return_moments.weight == river.carry.return_moments.weight + 1
+    torch.testing.assert_close(dict(river.agent.named_parameters()), before, rtol=0, atol=0)
+
+
+# --- nothing breaks it ------------------------------------------------------------------------------------------------
+
+
+class Spoiled(Ragged):
+    """One broken number, or always the same one: which field, which environment, from which row on."""
+
+    def __init__(self, what: str, value: float, forever: bool = False, same_step: bool = False) -> None:
+        super().__init__("real", same_step)
+        self.what, self.value, self.forever, self.rows = what, value, forever, 0
+
+    def step(self, state, action, noise):
+        after, step = super().step(state, action, noise)
+        self.rows += 1
+        here = (torch.arange(B) == 3) & torch.tensor(self.rows >= 14 if self.forever else self.rows == 14)
+        obs = torch.where(here[:, None], self.value, step.obs)
+        spoiled = {
+            "reward": step._replace(reward=torch.where(here, self.value, step.reward)),
+            "pnl": step._replace(pnl=torch.where(here, self.value, step.reward)),
+            "obs": step._replace(obs=obs),
+        }[self.what]
+        return after, spoiled
+
+
+@pytest.mark.parametrize("same_step", [False, True])
+@pytest.mark.parametrize("forever", [False, True])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("what", ["reward", "pnl", "obs"])
+def test_a_broken_number_is_named_and_training_goes_on(what, value, forever, same_step):
+    env = Spoiled(what, value, forever, same_step)
+    reports = list(itertools.islice(train(settings("real"), env), 4))
+    named = [any(f"{what} was not finite in environments [3]" in words for words in one.findings) for one in reports]
+    assert named == [False, True, forever, forever]
+    for report in reports:
+        assert all(p.isfinite().all() for p in report.agent.parameters())
+        assert report.metrics["optim/void_steps"] == 0
+        assert math.isfinite(report.metrics["train/loss"])
+        assert all(part.isfinite().all() for part in report.carry.obs_moments[""])
+
+
+class Final(Ragged):
+    """Every truncated episode ends in an observation that is not a number."""
+
+    def step(self, state, action, noise):
+        after, step = super().step(state, action, noise)
+        bad = torch.where(step.truncated[:, None], math.nan, step.obs if step.final_obs is None else step.final_obs)
+        return after, step._replace(final_obs=bad) if self.same_step else step._replace(obs=bad)
+
+
+@pytest.mark.parametrize("same_step", [False, True])
+def test_a_row_cut_off_at_a_broken_observation_weighs_nothing(same_step):
+    """Its value would be bootstrapped from zeros."""
+    config = settings("real")
+    river = flow(config, Final("real", same_step))
+    cut = river.rollout.truncated
+    assert cut.sum() > 3
+    assert (river.rollout.value_weight[cut] == 0).all()
+    assert river.rollout.not_finite[..., 2][cut].all()
+    assert river.rollout.episode_return[cut].isnan().all()
+    others = river.rollout.valid & ~cut
+    assert (river.rollout.value_weight[others] == 1).all()
+    assert river.rollout.critics.isfinite().all()
+
+
+def test_a_broken_loss_stops_training_with_the_last_good_weights():
+    config = settings("real", optim=OptimConfig(patience=5))
+    env = Ragged("real")
+    agent = make_agent(config, env)
+    calls = itertools.count()
+
+    def breaks(agent, rows, knobs):
+        return torch.tensor(math.nan if next(calls) >= 6 else 0.0)  # the whole first iteration is good
+
+    reports = train(config, env, agent, [breaks])
+    next(reports)
+    good = {name: p.clone() for name, p in agent.named_parameters()}
+    with pytest.raises(TrainingError, match=r"5 optimizer steps in a row changed nothing, first because of loss term 0"):
+        next(reports)
+    torch.testing.assert_close(dict(agent.named_parameters()), good, rtol=0, atol=0)
+
+
+def test_void_steps_in_a_row_are_counted_over_iterations():
+    config = settings("real", optim=OptimConfig(patience=10))
+    reports = train(config, Ragged("real"), loss_terms=[broken_loss])
+    assert next(reports).control.void_steps == 6
+    with pytest.raises(TrainingError, match="10 optimizer steps"):
+        next(reports)
+
+
+def test_a_stop_at_the_very_first_step_is_reported_and_steered_by():
+    """The weights move behind the update's back, at the end of the rollout: its first batch is already too far."""
+    config = configured("real", {"kl.target": 1e-9, "kl.epoch_decay": 0.5})
+    env = Ragged("real")
+    agent, rows = make_agent(config, env), itertools.count(1)
+    step = env.step
+
+    def step_and_disturb(*inputs):
+        if next(rows) % T == 0:
+            disturb(agent, 0.1)
+        return step(*inputs)
+
+    env.step = step_and_disturb
+    first, second = itertools.islice(train(config, env, agent), 2)
+    for report, factor in ((first, 0.5), (second, 0.5)):
+        assert report.metrics["optim/steps"] == report.metrics["optim/void_steps"] == 0
+        assert report.metrics["train/approx_kl"] > 1.5e-9
+        assert report.control.epoch_factor == factor
+
+
+@pytest.mark.parametrize("action", ["real", "tanh", "choices"])
+def test_a_float64_agent_trains_in_float64(action):
+    env, config = Ragged(action), settings(action, net={"dropout": 0.2})
+    agent = make_agent(config, env).double()
+    report = next(train(config, env, agent))
+    assert {p.dtype for p in report.agent.parameters()} == {torch.float64}
+    assert math.isfinite(report.metrics["train/loss"])
+
+
+def test_held_exploration_trains_in_float64_too():
+    env, config = Ragged("real"), settings("real", net={"gsde": True})
+    report = next(train(config, env, make_agent(config, env).double()))
+    assert math.isfinite(report.metrics["train/loss"])
+
+
+def test_a_loss_term_moves_the_weights():
+    def pull(agent, rows, knobs):
+        return 100 * sum(p.square().sum() for p in agent.policy.parameters())
+
+    plain, pulled = (run(settings("real"), terms=terms)[-1] for terms in ((), (pull,)))
+    assert plain["policy.mean.weight"].norm() > 1.1 * pulled["policy.mean.weight"].norm()
