@@ -19,7 +19,7 @@ from quantail.rollout import Carry, Noise, Rollout, collect, start_carry
 from quantail.statistics import ended_episodes, findings, metrics_of
 from quantail.streams import Stream, generator, normal, uniform
 from quantail.types import Moments
-from quantail.update import sequences, update
+from quantail.update import Learned, sequences, update
 
 
 class Progress(NamedTuple):
@@ -82,16 +82,21 @@ def train(
         )
         env_steps += int(rollout.valid.sum())
         metrics = metrics_of(agent, carry, rollout, batch, estimates, learned, turned)
-        if learned.void_steps >= config.optim.patience:
-            raise TrainingError(
-                f"{learned.void_steps} optimizer steps in a row changed nothing, first because of {learned.culprit}; "
-                "the weights are those of the last good step: look there, or lower the learning rate"
-            )
+        stop_if_stuck(learned, config.optim.patience)
         carry = refresh(carry, rollout, estimates.particles, agent, config)
         control = tally(control._replace(void_steps=learned.void_steps), ended_episodes(rollout), learned.epochs)
         control = steer(control, i, metrics, bool(learned.stopped), config)
         metrics |= tally_metrics(control) | clock(begun, i, env_steps)
         yield Report(i, env_steps, metrics, agent, carry, control, optimizer, findings(metrics, rollout, learned))
+
+
+def stop_if_stuck(learned: Learned, patience: int) -> None:
+    """Raise after too many void optimizer steps in a row: more of them would only burn time."""
+    if learned.void_steps >= patience:
+        raise TrainingError(
+            f"{learned.void_steps} optimizer steps in a row changed nothing, first because of {learned.culprit}; "
+            "the weights are those of the last good step: look there, or lower the learning rate"
+        )
 
 
 def clock(begun: tuple[float, int], iteration: int, env_steps: int) -> dict[str, float]:
