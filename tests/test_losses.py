@@ -1,5 +1,6 @@
 """Each loss equals a loop over its rows, reaches the parameters it should, and no row of weight 0 reaches anything."""
 
+import copy
 import itertools
 import math
 
@@ -194,6 +195,9 @@ def test_a_ratio_beyond_the_clamp_is_counted_before_it_is_clamped(mode):
     share = float(part.rows.policy_weight[t, b] / part.policy_total)
     assert float(stats["log_ratio_clamped"]) == pytest.approx(share, rel=1e-12)
     assert 25 < float(stats["log_ratio_max"]) < 35
+    far[t, b] += 60
+    _, stats = batch_loss(river.agent, part._replace(rows=part.rows._replace(log_prob=far)), turned(), config)
+    assert 25 < float(stats["log_ratio_max"]) < 35  # in size
     far[t, b] = -math.inf
     _, stats = batch_loss(river.agent, part._replace(rows=part.rows._replace(log_prob=far)), turned(), config)
     assert float(stats["log_ratio_not_finite"]) == 1
@@ -318,3 +322,45 @@ def test_a_loss_term_can_replay_its_rows_and_sees_no_weight_on_the_burn_in(burn_
         torch.testing.assert_close(stats["term_0"], stats["entropy"], **EXACT)
         whole_weight += float(weight.sum())
     assert whole_weight == pytest.approx(float(river.batch.policy_weight.sum()))
+
+
+# --- many agents at once ----------------------------------------------------------------------------------------------
+
+
+class Lossy(torch.nn.Module):
+    """An agent whose forward is the loss of a part."""
+
+    def __init__(self, agent, config):
+        super().__init__()
+        self.agent, self.config = agent, config
+
+    def forward(self, part, knobs):
+        return batch_loss(self.agent, part, knobs, self.config)
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("action", ["tanh", "choices"])
+def test_the_losses_of_a_population_are_those_of_its_agents(action, kind):
+    """vmap over stacked weights and knobs equals one agent after the other, gradients included."""
+    config, river = one_river(
+        action, {"kind": kind, "clip": "per_quantile" if kind == "quantile" else "off"}, net={"memory": "gru"}
+    )
+    part = whole(river, torch.randn(1, T, B, 2, dtype=torch.float64) if "squash" in ACTIONS[action][1] else None)
+    agents = [Lossy(disturb(copy.deepcopy(river.agent), 0.1, seed=i), config) for i in range(3)]
+    clips = torch.tensor([0.05, 0.1, 0.3], dtype=torch.float64)
+    stacked, buffers = torch.func.stack_module_state(agents)
+    shell = copy.deepcopy(agents[0]).to("meta")
+
+    def run(parameters, own_buffers, clip):
+        return torch.func.functional_call(shell, (parameters, own_buffers), (part, turned()._replace(clip=clip)))
+
+    losses, stats = torch.vmap(run)(stacked, buffers, clips)
+    losses.sum().backward()
+    for i, lossy in enumerate(agents):
+        loss, figures = lossy(part, turned()._replace(clip=clips[i]))
+        loss.backward()
+        torch.testing.assert_close(losses[i], loss, **EXACT)
+        torch.testing.assert_close({name: value[i] for name, value in stats.items()}, figures, **EXACT)
+        for name, parameter in lossy.named_parameters():
+            torch.testing.assert_close(stacked[name].grad[i], parameter.grad, **EXACT)

@@ -85,6 +85,21 @@ def test_batches_come_in_another_order_every_epoch():
     assert sorted(first) != first
 
 
+def test_the_noise_of_a_sampled_entropy_is_new_in_every_step_and_normal():
+    config = settings("tanh", ppo={"batch_size": 2 * T, "burn_in": 2})
+    river = flow(config, Ragged("tanh"))
+    source, found = order(), []
+    for _ in range(40):
+        for (part,) in minibatches(river.groups, source, config.ppo, entropy_noise=True):
+            assert part.entropy_noise.shape == (1, *part.rows.action[part.burn_in :].shape)
+            found.append(part.entropy_noise.flatten())
+    drawn = torch.cat(found)
+    assert len(drawn.unique()) == len(drawn) == 40 * T * B * 2
+    assert abs(float(drawn.mean())) < 5 / math.sqrt(len(drawn))
+    assert float(drawn.std()) == pytest.approx(1.0, abs=0.05)
+    assert all(part.entropy_noise is None for (part,) in minibatches(river.groups, source, config.ppo))
+
+
 def test_burn_in_rows_warm_up_the_memory_and_have_no_loss():
     """Their targets and advantages may be anything, their observations not."""
     config = settings(ppo={"batch_size": 4, "burn_in": 2}, net={"memory": "gru"}, **EVERYTHING)
