@@ -30,7 +30,7 @@ check: .venv/.installed-dev ## format, lint, types, architecture
 	@$(BIN)/python -m pytest -q tests/architecture
 
 bench: .venv/.installed ## how long the functions and the command line take
-	@$(BIN)/python benchmarks/functional.py
+	@$(BIN)/python benchmarks/functions.py
 	@$(BIN)/python benchmarks/startup.py
 
 docs: .venv/.installed ## rewrite the generated parts of docs/

@@ -1,4 +1,4 @@
-"""How fast the mathematics is: `python benchmarks/functional.py [--device cuda] [--json FILE]`.
+"""How fast the mathematics is: `python benchmarks/functions.py [--device cuda] [--json FILE]`.
 
 Median wall time of each function at the shapes of one rollout, one thread on the CPU, and rows (time × environments)
 per second. Ratios between functions travel between machines; the times do not.
