@@ -1,4 +1,4 @@
-"""Does it learn? `python benchmarks/learning.py [case ...] [--seeds 8] [--peer] [--jobs 2] [--json FILE]`.
+"""Does it learn? `python benchmarks/learning.py [case ...] [--seeds 8] [--peer [--peer-seeds 4]] [--jobs 2] [--json FILE]`.
 
 Every case has a known best answer, and one configuration for all seeds. After training, the policy without exploration
 plays fresh episodes that it has not seen; the score is judged against the best policy. With `--peer`, sb3-contrib's
@@ -246,6 +246,7 @@ def main() -> int:
     parser.add_argument("cases", nargs="*", metavar="case", help=f"which of {', '.join(CASES)} (default: all)")
     parser.add_argument("--seeds", type=int, default=8, help="runs of each case (default 8)")
     parser.add_argument("--peer", action="store_true", help="also train sb3-contrib's RecurrentPPO and stable-baselines3's PPO")
+    parser.add_argument("--peer-seeds", type=int, help="runs of each case by a peer (default: as many as ours)")
     parser.add_argument(
         "--jobs", type=int, default=max(1, os.cpu_count() or 1), help="runs side by side (default: one per core)"
     )
@@ -253,14 +254,14 @@ def main() -> int:
     options = parser.parse_args()
     if unknown := sorted(set(options.cases) - set(CASES)):
         parser.error(f"{', '.join(unknown)}: no such case; choose from {', '.join(CASES)}")
-    names = options.cases or list(CASES)
+    names, peer_seeds = options.cases or list(CASES), options.peer_seeds or options.seeds
     rows: list[Mapping[str, Any]] = []
     runs: list[Result] = []
     print(f"torch {torch.__version__}, one thread a run, {options.jobs} runs side by side, {platform.machine()}")
     print(f"{'case':<20}{'learner':<14}{'steps':>8}{'seeds':>6}{'mean':>9}{'sd':>8}{'min':>9}{'target':>8}{'steps/s':>9}")
     with ProcessPoolExecutor(options.jobs) as pool:
         waiting = [
-            [pool.submit(run, name, learner, seed) for seed in range(options.seeds)]
+            [pool.submit(run, name, learner, seed) for seed in range(options.seeds if learner == OURS else peer_seeds)]
             for name in names
             for learner in learners(CASES[name], options.peer)
         ]
