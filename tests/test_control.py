@@ -225,6 +225,15 @@ def test_episodes_are_averaged_over_the_last_hundred():
     assert len(control.episodes) == 100
 
 
+def test_success_is_a_rate_of_the_last_hundred_that_tell():
+    control = tally(Control(), [(1.0, 2.0)], epochs=1)
+    assert "rollout/success_rate" not in tally_metrics(control)
+    told = [float(i % 7 == 0) for i in range(240)]
+    for i in range(0, 240, 3):
+        control = tally(control, [], 1, told[i : i + 3])
+    assert tally_metrics(control)["rollout/success_rate"] == pytest.approx(np.mean(told[-100:]))
+
+
 def test_the_entropys_slope_is_reported_over_ten_iterations():
     config, control = Config(), start_control(Config())
     for i, entropy in enumerate(values := [float(x) for x in np.random.default_rng(0).normal(size=14)]):

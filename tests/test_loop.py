@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from oracles.moments import debiased_average
+from quantail import loop
 from quantail.config import Config, InputConfig, OptimConfig
 from quantail.errors import ConfigError, TrainingError
 from quantail.loop import begin, first_scale, make_agent, refresh, rollout_noise, train
@@ -235,6 +236,32 @@ def test_what_sb3_logs_has_sb3s_names():
     assert report.metrics["time/total_timesteps"] == report.env_steps
     expected = report.env_steps / report.metrics["time/time_elapsed"]
     assert report.metrics["time/fps"] == pytest.approx(expected)
+
+
+def test_the_time_of_an_iteration_is_shared_out_among_its_phases(monkeypatch):
+    """On a clock that moves only when a phase runs, by a number of its own."""
+    now = [100.0]
+    monkeypatch.setattr(loop.time, "perf_counter", lambda: now[0])
+
+    def slow(name, seconds):
+        plain = getattr(loop, name)
+
+        def run(*arguments, **keywords):
+            now[0] += seconds
+            return plain(*arguments, **keywords)
+
+        monkeypatch.setattr(loop, name, run)
+
+    for name, seconds in {"collect": 1.0, "estimate": 2.0, "update": 4.0, "metrics_of": 8.0}.items():
+        slow(name, seconds)
+    reports = train(settings("real"), Ragged("real"))
+    first = next(reports).metrics
+    now[0] += 16.0  # what the caller does with a report
+    second = next(reports).metrics
+    phases = ("collect", "estimate", "update", "other")
+    assert [first[f"time/{phase}_seconds"] for phase in phases] == [1.0, 2.0, 4.0, 0.0]
+    assert [second[f"time/{phase}_seconds"] for phase in phases] == [1.0, 2.0, 4.0, 24.0]
+    assert (first["time/time_elapsed"], second["time/time_elapsed"]) == (15.0, 46.0)
 
 
 @pytest.mark.parametrize("same_step", [False, True])

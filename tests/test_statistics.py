@@ -11,7 +11,7 @@ from quantail.config import CloneConfig, EntropyConfig, KlConfig, OptimConfig
 from quantail.loop import make_optimizer, refresh
 from quantail.losses import batch_loss
 from quantail.rollout import collect
-from quantail.statistics import ended_episodes, explained, findings, metrics_of, weighted_mean_and_std
+from quantail.statistics import ended_episodes, explained, findings, metrics_of, successes, weighted_mean_and_std
 from quantail.update import accumulate, minibatches, update
 from rivers import B, Ragged, T, disturb, flow, gradients, settings, turned
 
@@ -348,6 +348,17 @@ def test_episodes_in_the_order_in_which_they_ended():
     assert len(seen) == found["rollout/episodes"] > 5
     for ours, theirs in zip(seen, expected, strict=True):
         assert ours == pytest.approx(theirs, rel=1e-12)
+
+
+def test_success_is_read_where_an_episode_ends_and_the_environment_tells():
+    _, river, _, _ = iteration()
+    assert successes(river.rollout) == []
+    told = torch.arange(T * B, dtype=torch.float64).reshape(T, B) % 2
+    told[:, 0] = torch.nan
+    ended = ~river.rollout.episode_return.isnan()
+    expected = [float(told[t, b]) for t, b in itertools.product(range(T), range(B)) if ended[t, b] and b > 0]
+    assert successes(river.rollout._replace(info={"is_success": told})) == expected
+    assert 0 < sum(expected) < len(expected)
 
 
 def broken(agent, rows, knobs):

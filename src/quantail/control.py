@@ -26,6 +26,7 @@ class Control(NamedTuple):
     void_steps: int = 0  # optimizer steps in a row that changed nothing
     updates: int = 0  # passes over rollouts so far
     episodes: tuple[tuple[float, float], ...] = ()  # return and length of those that ended, newest last
+    successes: tuple[float, ...] = ()  # 1 or 0 for each of those whose environment says so, newest last
 
 
 def start_control(config: Config) -> Control:
@@ -61,17 +62,23 @@ def steer(control: Control, iteration: int, metrics: Mapping[str, float], stoppe
     return steer_penalty(control, metrics["train/approx_kl"], config.kl)
 
 
-def tally(control: Control, ended: Sequence[tuple[float, float]], epochs: int) -> Control:
-    """Count what an iteration did: episodes that ended, passes over the rollout."""
-    return control._replace(episodes=(*control.episodes, *ended)[-EPISODES:], updates=control.updates + epochs)
+def tally(control: Control, ended: Sequence[tuple[float, float]], epochs: int, succeeded: Sequence[float] = ()) -> Control:
+    """Count what an iteration did: episodes that ended, those of them that succeeded, passes over the rollout."""
+    return control._replace(
+        episodes=(*control.episodes, *ended)[-EPISODES:],
+        successes=(*control.successes, *succeeded)[-EPISODES:],
+        updates=control.updates + epochs,
+    )
 
 
 def tally_metrics(control: Control) -> dict[str, float]:
-    """What the counts say: mean return and length of the latest episodes, passes so far, the entropy's slope."""
+    """What the counts say: mean return, length and success of the latest episodes, passes so far, the entropy's slope."""
     found = {"train/n_updates": float(control.updates), "policy/entropy_slope": slope(control.entropies)}
     if control.episodes:
         returns, lengths = zip(*control.episodes, strict=True)
         found |= {"rollout/ep_rew_mean": sum(returns) / len(returns), "rollout/ep_len_mean": sum(lengths) / len(lengths)}
+    if control.successes:
+        found["rollout/success_rate"] = sum(control.successes) / len(control.successes)
     return found
 
 

@@ -16,7 +16,7 @@ from quantail.functional.returns import gae
 from quantail.losses import LossTerm
 from quantail.nets.agent import Agent
 from quantail.rollout import Carry, Noise, Rollout, collect, start_carry
-from quantail.statistics import ended_episodes, findings, metrics_of
+from quantail.statistics import ended_episodes, findings, metrics_of, successes
 from quantail.streams import Stream, generator, normal, uniform
 from quantail.types import Moments
 from quantail.update import Learned, sequences, update
@@ -59,34 +59,37 @@ def train(
 ) -> Iterator[Report]:
     """Train until `total_timesteps` valid rows are seen; one report per iteration. From the start, or on from `progress`."""
     agent, optimizer, carry, control, env_steps = progress or begin(config, env, agent)
-    begun = (time.perf_counter(), env_steps)
+    watch = Stopwatch(env_steps)
     while env_steps < config.total_timesteps:
         i = carry.iteration
         turned = knobs(control, i, env_steps, config, env.device)
         drawn = rollout_noise(config, env, agent, i)
+        watch.lap("other")
         rollout, carry = collect(env, agent, carry, drawn, config)
         carry = first_scale(carry, rollout, config) if i == 0 else carry
+        watch.lap("collect")
         batch, estimates = estimate(rollout, agent, carry.scale, generator(config.seed, Stream.TARGETS, i, env.device), config)
         groups = sequences(batch, rollout.memory, drawn, config.ppo)
-        order = generator(config.seed, Stream.ORDER, i, env.device)
+        watch.lap("estimate")
         learned = update(
             agent,
             optimizer,
             groups,
-            order,
+            generator(config.seed, Stream.ORDER, i, env.device),
             turned,
             config,
             loss_terms,
             epochs=epochs(control, config),
             void_steps=control.void_steps,
         )
+        watch.lap("update")
         env_steps += int(rollout.valid.sum())
         metrics = metrics_of(agent, carry, rollout, batch, estimates, learned, turned)
         stop_if_stuck(learned, config.optim.patience)
         carry = refresh(carry, rollout, estimates.particles, agent, config)
-        control = tally(control._replace(void_steps=learned.void_steps), ended_episodes(rollout), learned.epochs)
-        control = steer(control, i, metrics, bool(learned.stopped), config)
-        metrics |= tally_metrics(control) | clock(begun, i, env_steps)
+        control = tally(control, ended_episodes(rollout), learned.epochs, successes(rollout))
+        control = steer(control._replace(void_steps=learned.void_steps), i, metrics, bool(learned.stopped), config)
+        metrics |= tally_metrics(control) | watch.metrics(i, env_steps)
         yield Report(i, env_steps, metrics, agent, carry, control, optimizer, findings(metrics, rollout, learned))
 
 
@@ -99,11 +102,29 @@ def stop_if_stuck(learned: Learned, patience: int) -> None:
         )
 
 
-def clock(begun: tuple[float, int], iteration: int, env_steps: int) -> dict[str, float]:
-    """The time since training began, or went on, as SB3 reports it; `begun` holds that moment and the steps until then."""
-    elapsed = max(time.perf_counter() - begun[0], 1e-9)
-    steps = {"time/iterations": iteration + 1.0, "time/total_timesteps": float(env_steps)}
-    return steps | {"time/time_elapsed": elapsed, "time/fps": (env_steps - begun[1]) / elapsed}
+class Stopwatch:
+    """The time since training began, or went on, as SB3 reports it; and the host's seconds in each phase of an iteration.
+
+    No device is waited for: of a phase that only queues work, the phase that reads its result pays. "other" is what lies
+    between an update and the next rollout: statistics, and all that the caller does with a report.
+    """
+
+    def __init__(self, env_steps: int) -> None:
+        self.begun = self.now = time.perf_counter()
+        self.before = env_steps  # of an earlier run
+        self.seconds: dict[str, float] = {}
+
+    def lap(self, phase: str) -> None:
+        """The phase that ends here."""
+        now = time.perf_counter()
+        self.seconds[f"time/{phase}_seconds"] = now - self.now
+        self.now = now
+
+    def metrics(self, iteration: int, env_steps: int) -> dict[str, float]:
+        """All of `time/`."""
+        elapsed = max(time.perf_counter() - self.begun, 1e-9)
+        steps = {"time/iterations": iteration + 1.0, "time/total_timesteps": float(env_steps)}
+        return steps | self.seconds | {"time/time_elapsed": elapsed, "time/fps": (env_steps - self.before) / elapsed}
 
 
 def begin(config: Config, env: TensorEnv, agent: Agent | None = None) -> Progress:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from quantail.behaviour import behaviour_metrics
 from quantail.estimate import Batch, Estimates, outside_share
 from quantail.losses import Knobs
 from quantail.nets.agent import Agent
@@ -55,6 +56,7 @@ def metrics_of(
         **memory_metrics(carry, rollout),
         **normaliser_metrics(carry, rollout),
         **source_metrics(rollout),
+        **behaviour_metrics(agent, carry, rollout),
         "train/learning_rate": knobs.learning_rate,
         "train/clip_range": knobs.clip,
         "policy/entropy_coef": knobs.entropy_coef,
@@ -203,6 +205,14 @@ def ended_episodes(rollout: Rollout) -> list[tuple[float, float]]:
     ended = ~rollout.episode_return.isnan()
     pairs = torch.stack([rollout.episode_return[ended].double(), rollout.episode_length[ended].double()], -1)
     return [(total, length) for total, length in pairs.tolist()]
+
+
+def successes(rollout: Rollout) -> list[float]:
+    """1 or 0 for each episode that ended in this rollout and whose environment reports `is_success`, as SB3 reads it."""
+    if "is_success" not in rollout.info:
+        return []
+    told = torch.where(rollout.episode_return.isnan(), torch.nan, rollout.info["is_success"].double())
+    return told[told.isfinite()].tolist()
 
 
 def findings(metrics: Mapping[str, float], rollout: Rollout, learned: Learned) -> tuple[str, ...]:

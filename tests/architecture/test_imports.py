@@ -16,7 +16,7 @@ FLOORS = (
     ("run",),
     ("backtest", "monitor", "checkpoint", "adversary", "loop"),
     ("engine",),
-    ("control", "statistics", "evaluation"),
+    ("control", "statistics", "behaviour", "evaluation"),
     ("update", "losses", "estimate", "rollout"),
     ("nets", "optim", "market"),
     ("envs",),
