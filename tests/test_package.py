@@ -64,7 +64,7 @@ def test_version_without_installation_comes_from_the_source_tree(monkeypatch):
 
     monkeypatch.setattr(importlib.metadata, "version", missing)
     assert quantail.__version__ == f"{PYPROJECT['project']['version']}+source"
-    monkeypatch.setattr(quantail, "__file__", str(ROOT / "no" / "such" / "place" / "quantail" / "__init__.py"))
+    monkeypatch.setattr("quantail.version.__file__", str(ROOT / "no" / "such" / "place" / "quantail" / "version.py"))
     assert quantail.__version__ == "0+unknown"
 
 
@@ -82,7 +82,7 @@ def test_a_source_archive_holds_what_its_makefile_runs():
 
 def test_tests_import_only_what_the_dev_extra_brings():
     """Of packages that others happen to bring along one day none may be left."""
-    ours = {"quantail", *(path.stem for path in (ROOT / "tests").iterdir())}
+    ours = {"quantail", *(path.stem for part in ("tests", "benchmarks") for path in (ROOT / part).iterdir())}
     needed = [*PYPROJECT["project"]["dependencies"], *PYPROJECT["project"]["optional-dependencies"]["dev"]]
     declared = {re.split(r"[>=\[]", name)[0].replace("-", "_") for name in needed} | {"yaml"}
     peers = {"stable_baselines3", "sb3_contrib"}  # imported where present

@@ -28,7 +28,9 @@ __all__ = ["ConfigError", "InputError", "QuantailError", "__version__", "errors"
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        return _version()
+        from quantail.version import version
+
+        return version()
     if name not in _HOME:
         close = get_close_matches(name, __all__, n=1)
         hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(__all__)}"
@@ -39,23 +41,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
-
-
-def _version() -> str:
-    """The installed version; run from a source tree that is not installed, pyproject's own followed by +source."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("quantail")
-    except PackageNotFoundError:
-        return _source_version()
-
-
-def _source_version() -> str:
-    import tomllib
-    from pathlib import Path
-
-    pyproject = Path(__file__).parents[2] / "pyproject.toml"
-    if not pyproject.is_file():
-        return "0+unknown"
-    return f"{tomllib.loads(pyproject.read_text(encoding='utf-8'))['project']['version']}+source"

@@ -17,5 +17,9 @@ class TrainingError(QuantailError, RuntimeError):
     """Training cannot go on; what was good is kept."""
 
 
+class CheckpointError(QuantailError, RuntimeError):
+    """A file that cannot be written or used as a checkpoint; what was good before is untouched."""
+
+
 class EnvironmentFault(QuantailError, RuntimeError):
     """An environment from outside failed while it worked; the message names it."""

@@ -18,7 +18,7 @@ from quantail.nets.agent import Agent
 from quantail.rollout import Carry, Noise, Rollout, collect, start_carry
 from quantail.statistics import ended_episodes, findings, metrics_of, successes
 from quantail.streams import Stream, generator, normal, uniform
-from quantail.types import Moments
+from quantail.types import Moments, Space
 from quantail.update import Learned, sequences, update
 
 
@@ -30,6 +30,14 @@ class Progress(NamedTuple):
     carry: Carry
     control: Control
     env_steps: int  # valid rows so far
+
+
+class Spaces(NamedTuple):
+    """What an agent has to know of an environment."""
+
+    observation_space: Space
+    action_space: Space
+    device: torch.device
 
 
 class Report(NamedTuple):
@@ -127,15 +135,15 @@ class Stopwatch:
         return steps | self.seconds | {"time/time_elapsed": elapsed, "time/fps": (env_steps - self.before) / elapsed}
 
 
-def begin(config: Config, env: TensorEnv, agent: Agent | None = None) -> Progress:
-    """Everything that outlives an iteration, before the first."""
+def begin(config: Config, env: TensorEnv, agent: Agent | None = None, iteration: int = 0) -> Progress:
+    """Everything that outlives an iteration, before the first; what environments start from depends on the iteration."""
     agent = agent or make_agent(config, env)
-    source = generator(config.seed, Stream.RESET, 0, env.device)
+    source = generator(config.seed, Stream.RESET, iteration, env.device)
     carry = start_carry(env, agent, normal((env.num_envs, env.noise_dim), source))
     return Progress(agent, make_optimizer(agent, config.optim), carry, start_control(config), 0)
 
 
-def make_agent(config: Config, env: TensorEnv) -> Agent:
+def make_agent(config: Config, env: Spaces | TensorEnv) -> Agent:
     """An agent for the environment's spaces; its weights depend on the seed alone, and no global stream moves."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(generator(config.seed, Stream.INIT, 0).initial_seed())

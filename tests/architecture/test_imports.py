@@ -23,7 +23,7 @@ FLOORS = (
     ("kernels",),
     ("functional",),
     ("presets",),
-    ("types", "config", "settings", "errors", "streams", "trees"),
+    ("types", "config", "settings", "errors", "streams", "trees", "version"),
 )
 
 # The modules that may import more than the standard library, torch, numpy and safetensors.
