@@ -68,6 +68,6 @@ def first_returns(env, policy: Callable[[Tensor], Tensor], rows: int, seed: int 
         noise = torch.randn(env.num_envs, env.noise_dim, generator=generator, dtype=torch.float64)
         state, step = env.step(state, policy(obs), noise)
         total += running * step.reward
-        running *= env.discount * ~(step.terminated | step.truncated)
+        running = running * env.discount * ~(step.terminated | step.truncated)  # float64 by float64: not through a float32
         obs = step.obs
     return total

@@ -103,7 +103,7 @@ class CoinSum(Stateless):
             if rest <= below:
                 rest, weight = rest / below, weight * below * self.gamma
             else:
-                rest = (rest - below) / self.p
+                rest = min((rest - below) / self.p, 1.0)  # rounded above 1 it would run away
                 area += weight * (below * self.gamma * mean + self.p * rest)
                 weight *= self.p * self.gamma
         return (area + weight * rest * mean) / alpha

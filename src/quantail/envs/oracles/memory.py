@@ -94,7 +94,7 @@ class TMaze(Oracle):
         return 1.0
 
     def baselines(self) -> Mapping[str, float]:
-        """`memoryless`: right half of the time."""
+        """`memoryless`: straight ahead, then right half of the time."""
         return {"memoryless": 0.0}
 
 
