@@ -1,5 +1,6 @@
 """A small world with ragged episodes of every kind, and one iteration of learning in it up to any point; all sizes differ."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -80,6 +81,18 @@ def settings(action: str = "choice", critic: dict[str, Any] | None = None, **par
     ppo = PpoConfig(**{"n_steps": T, "batch_size": 2 * T, "n_epochs": 2} | parts.pop("ppo", {}))
     kind = CriticConfig(**{"atoms": 6, "particles": 9} | (critic or {}))
     return Config(net=net, ppo=ppo, critic=kind, **parts)
+
+
+def configured(action: str, values: Mapping[str, Any]) -> Config:
+    """The small config with settings at paths; those of one part together, for some are refused alone."""
+    plain = settings(action).to_dict()
+    for path, value in values.items():
+        *parts, name = path.split(".")
+        inner = plain
+        for part in parts:
+            inner = inner[part]
+        inner[name] = value
+    return Config.from_dict(plain)
 
 
 class River(NamedTuple):

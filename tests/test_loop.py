@@ -18,7 +18,7 @@ from quantail.errors import ConfigError, TrainingError
 from quantail.loop import begin, first_scale, make_agent, refresh, rollout_noise, train
 from quantail.rollout import collect
 from quantail.types import Scale
-from rivers import ACTIONS, B, Ragged, T, disturb, flow, settings
+from rivers import ACTIONS, B, Ragged, T, configured, disturb, flow, settings
 
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
 
@@ -177,18 +177,6 @@ def leaves(value: Any, path: str = "") -> list[str]:
         inner = getattr(value, one.name)
         found += leaves(inner, f"{path}{one.name}.") if dataclasses.is_dataclass(inner) else [f"{path}{one.name}"]
     return found
-
-
-def configured(action: str, values: Mapping[str, Any]) -> Config:
-    """The small config with settings at paths; those of one part together, for some are refused alone."""
-    plain = settings(action).to_dict()
-    for path, value in values.items():
-        *parts, name = path.split(".")
-        inner = plain
-        for part in parts:
-            inner = inner[part]
-        inner[name] = value
-    return Config.from_dict(plain)
 
 
 def broken_loss(agent, rows, knobs):

@@ -67,7 +67,7 @@ def decoded(plain: Json, tensors: Mapping[str, Tensor]) -> Any:
 
 
 def rebuilt(template: Any, saved: Any, device: torch.device, path: str = "") -> Any:
-    """What was saved, in the shape of a template: its NamedTuples, its keys, shapes and dtypes; on the device.
+    """What was saved, in the shape of a template: its NamedTuples, its keys, its tensors' shapes; on the device.
 
     Plain values take what was saved, also where the template has none yet, or another number of them.
     """
@@ -108,12 +108,17 @@ def joined(path: str, name: Any) -> str:
 
 
 def _tensor(template: Tensor, saved: Any, path: str) -> Tensor:
-    if not isinstance(saved, Tensor) or saved.shape != template.shape or saved.dtype != template.dtype:
+    """The saved tensor as fine as it was: a template of zeros may be coarser than what a run made of it."""
+    if not isinstance(saved, Tensor) or saved.shape != template.shape or not _same_kind(saved.dtype, template.dtype):
         raise CheckpointError(
             f"{path} is {_described(saved)} in the file; this run needs {_described(template)}: use the environment and "
             "the settings it was saved with"
         )
     return saved
+
+
+def _same_kind(one: torch.dtype, other: torch.dtype) -> bool:
+    return one == other or (one.is_floating_point and other.is_floating_point)
 
 
 def _same_names(needed: Iterable[Any], saved: Any, kind: type, path: str) -> None:
