@@ -27,6 +27,8 @@ REFUSED = [
     (NetConfig, {"layers": 1.5}),
     (NetConfig, {"dropout": 1.0}),
     (NetConfig, {"trunks": "both"}),
+    (NetConfig, {"trunks": "shared", "critic_memory": False}),
+    (NetConfig, {"critic_moves_trunk": False}),
     (NetConfig, {"actor_sizes": (0,)}),
     (NetConfig, {"critic_sizes": (0,)}),
     (NetConfig, {"activation": "tan"}),

@@ -10,6 +10,7 @@ import torch
 from quantail.config import CloneConfig, Config, EntropyConfig, KlConfig, OptimConfig, PpoConfig, ScheduleConfig
 from quantail.control import (
     Control,
+    Schedules,
     clip_range,
     clone_coef,
     entropy_coef,
@@ -23,6 +24,7 @@ from quantail.control import (
     tally,
     tally_metrics,
 )
+from quantail.errors import ConfigError
 
 CPU = torch.device("cpu")
 
@@ -54,6 +56,26 @@ def test_the_learning_rate_follows_the_steps_seen_and_ends_at_the_floor():
     config = Config(total_timesteps=1000, optim=OptimConfig(learning_rate=0.1, schedule=ScheduleConfig("linear", 0.02)))
     rates = [float(knobs(start_control(config), 7, steps, config, CPU).learning_rate) for steps in (0, 300, 1000, 5000)]
     assert rates == pytest.approx([0.1, 0.07, 0.02, 0.02])
+
+
+def test_a_schedule_from_outside_is_asked_for_what_is_left_and_stands_above_the_config():
+    optim = OptimConfig(learning_rate=0.1, schedule=ScheduleConfig("linear"))
+    config = Config(total_timesteps=1000, optim=optim, ppo=PpoConfig(clip_range=0.2, clip_start=0.4, clip_warmup=9))
+    given = Schedules(lambda left: 3 * left**2, lambda left: 0.1 + left / 10)
+    for steps, left in ((0, 1.0), (250, 0.75), (1000, 0.0), (5000, 0.0)):
+        found = knobs(start_control(config), 2, steps, config, CPU, given)
+        assert float(found.learning_rate) == pytest.approx(3 * left**2, abs=1e-12)
+        assert float(found.clip) == pytest.approx(0.1 + left / 10, abs=1e-12)
+    half = knobs(start_control(config), 3, 250, config, CPU, Schedules(clip_range=lambda left: 0.5))
+    assert float(half.learning_rate) == pytest.approx(0.075)
+    assert float(half.clip) == 0.5
+
+
+@pytest.mark.parametrize("value", [-0.1, math.nan, math.inf])
+def test_a_schedule_that_gives_nonsense_is_refused_by_name(value):
+    config = Config(total_timesteps=1000)
+    with pytest.raises(ConfigError, match=r"clip_range at 0\.75 of training left is"):
+        knobs(start_control(config), 0, 250, config, CPU, Schedules(clip_range=lambda left: value))
 
 
 def test_the_clip_range_warms_up_by_iterations():

@@ -14,8 +14,9 @@ import torch
 from oracles.moments import debiased_average
 from quantail import loop
 from quantail.config import Config, InputConfig, OptimConfig
+from quantail.control import Schedules
 from quantail.errors import ConfigError, TrainingError
-from quantail.loop import begin, first_scale, make_agent, refresh, rollout_noise, train
+from quantail.loop import Hooks, begin, first_scale, make_agent, refresh, rollout_noise, train
 from quantail.rollout import collect
 from quantail.types import Scale
 from rivers import ACTIONS, B, Ragged, T, configured, disturb, flow, settings
@@ -94,6 +95,8 @@ FLIPS = {
     "net.layers": Flip(2),
     "net.dropout": Flip(0.3),
     "net.trunks": Flip("shared"),
+    "net.critic_memory": Flip(False),
+    "net.critic_moves_trunk": Flip(False, {"net.trunks": "shared"}),
     "net.actor_sizes": Flip(()),
     "net.critic_sizes": Flip((3,)),
     "net.activation": Flip("relu"),
@@ -487,6 +490,23 @@ def test_held_exploration_trains_in_float64_too():
     env, config = Ragged("real"), settings("real", net={"gsde": True})
     report = next(train(config, env, make_agent(config, env).double()))
     assert math.isfinite(report.metrics["train/loss"])
+
+
+def test_hooks_are_told_of_each_rollout_before_anything_is_learned_and_set_the_knobs():
+    config, env = settings("real", total_timesteps=10**9), Ragged("real")
+    agent, told = make_agent(config, env), []
+
+    def collected(rollout, carry):
+        told.append((rollout.valid.sum(), carry.iteration, {name: p.clone() for name, p in agent.named_parameters()}))
+
+    hooks = Hooks(Schedules(learning_rate=lambda left: 0.003 if left == 1 else 0.0), collected)
+    before = {name: p.clone() for name, p in agent.named_parameters()}
+    first, second = itertools.islice(train(config, env, agent, hooks=hooks), 2)
+    assert [carry for _, carry, _ in told] == [1, 2]
+    assert told[0][0] == first.env_steps == second.env_steps - told[1][0]
+    torch.testing.assert_close(told[0][2], before, rtol=0, atol=0)
+    assert any(not torch.equal(told[1][2][name], p) for name, p in before.items())
+    assert [one.metrics["train/learning_rate"] for one in (first, second)] == [0.003, 0.0]
 
 
 def test_a_loss_term_moves_the_weights():

@@ -1,12 +1,13 @@
 """What changes during training: schedules of knobs, and controllers that answer the statistics of the last iteration."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
 
 from quantail.config import CloneConfig, Config, EntropyConfig, KlConfig, ScheduleConfig
+from quantail.errors import ConfigError
 from quantail.losses import Knobs
 
 EPISODES = 100  # whose mean return and length are reported, as SB3 does
@@ -29,17 +30,31 @@ class Control(NamedTuple):
     successes: tuple[float, ...] = ()  # 1 or 0 for each of those whose environment says so, newest last
 
 
+class Schedules(NamedTuple):
+    """Functions of the share of training that is left, 1 to 0, in place of what the config says of a knob."""
+
+    learning_rate: Callable[[float], float] | None = None
+    clip_range: Callable[[float], float] | None = None
+
+
+NO_SCHEDULES = Schedules()
+
+
 def start_control(config: Config) -> Control:
     """Nothing seen yet."""
     return Control(kl_penalty=config.kl.penalty, decay_start=None if config.entropy.plateau_window else 0)
 
 
-def knobs(control: Control, iteration: int, env_steps: int, config: Config, device: torch.device) -> Knobs:
+def knobs(
+    control: Control, iteration: int, env_steps: int, config: Config, device: torch.device, schedules: Schedules = NO_SCHEDULES
+) -> Knobs:
     """The knobs of an iteration, as 0-d tensors."""
     done = min(env_steps / config.total_timesteps, 1.0)
     values = (
-        scheduled(config.optim.learning_rate, config.optim.schedule, done),
-        clip_range(iteration, config),
+        asked(
+            "learning_rate", schedules.learning_rate, done, scheduled(config.optim.learning_rate, config.optim.schedule, done)
+        ),
+        asked("clip_range", schedules.clip_range, done, clip_range(iteration, config)),
         entropy_coef(control, iteration, config.entropy),
         clone_coef(env_steps, config.clone),
         control.kl_penalty,
@@ -85,6 +100,16 @@ def tally_metrics(control: Control) -> dict[str, float]:
 def epochs(control: Control, config: Config) -> int:
     """How many passes over the rollout this update makes."""
     return max(1, round(config.ppo.n_epochs * control.epoch_factor))
+
+
+def asked(name: str, schedule: Callable[[float], float] | None, done: float, otherwise: float) -> float:
+    """What a schedule from outside says of a knob, or what is said without one."""
+    if schedule is None:
+        return otherwise
+    value = float(schedule(1.0 - done))
+    if not math.isfinite(value) or value < 0:
+        raise ConfigError(f"{name} at {1 - done:g} of training left is {value}; a schedule needs to give finite numbers >= 0")
+    return value
 
 
 def scheduled(start: float, schedule: ScheduleConfig, done: float) -> float:

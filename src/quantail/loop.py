@@ -1,13 +1,13 @@
 """The loop: collect -> estimate -> update -> report, again and again; one generator, one screen."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
 
 from quantail.config import Config, OptimConfig
-from quantail.control import Control, epochs, knobs, start_control, steer, tally, tally_metrics
+from quantail.control import Control, Schedules, epochs, knobs, start_control, steer, tally, tally_metrics
 from quantail.envs.base import TensorEnv
 from quantail.errors import TrainingError
 from quantail.estimate import estimate, outside_share
@@ -40,6 +40,16 @@ class Spaces(NamedTuple):
     device: torch.device
 
 
+class Hooks(NamedTuple):
+    """What a caller takes part with: functions that are asked, or told, at their moments."""
+
+    schedules: Schedules = Schedules()
+    collected: Callable[[Rollout, Carry], None] | None = None  # told of each rollout before anything is learned from it
+
+
+NO_HOOKS = Hooks()
+
+
 class Report(NamedTuple):
     """What an iteration did; the caller logs, saves, evaluates, stops."""
 
@@ -64,16 +74,19 @@ def train(
     agent: Agent | None = None,
     loss_terms: Sequence[LossTerm] = (),
     progress: Progress | None = None,
+    hooks: Hooks = NO_HOOKS,
 ) -> Iterator[Report]:
     """Train until `total_timesteps` valid rows are seen; one report per iteration. From the start, or on from `progress`."""
     agent, optimizer, carry, control, env_steps = progress or begin(config, env, agent)
     watch = Stopwatch(env_steps)
     while env_steps < config.total_timesteps:
         i = carry.iteration
-        turned = knobs(control, i, env_steps, config, env.device)
+        turned = knobs(control, i, env_steps, config, env.device, hooks.schedules)
         drawn = rollout_noise(config, env, agent, i)
         watch.lap("other")
         rollout, carry = collect(env, agent, carry, drawn, config)
+        if hooks.collected is not None:
+            hooks.collected(rollout, carry)
         carry = first_scale(carry, rollout, config) if i == 0 else carry
         watch.lap("collect")
         batch, estimates = estimate(rollout, agent, carry.scale, generator(config.seed, Stream.TARGETS, i, env.device), config)

@@ -145,6 +145,29 @@ def test_all_losses_together_move_every_parameter(memory: str, trunks: str, crit
         assert dead == []
 
 
+@pytest.mark.parametrize("trunks", ["actor_critic", "each"])
+def test_critics_without_memory_see_the_present_only(trunks: str) -> None:
+    agent = make(trunks=trunks, critic_memory=False, layers=2, dropout=0.4)
+    assert [len(state) for state in agent.initial_memory(B)] == [2, 2]  # h and c of the actor's two layers
+    assert agent.dropout_shape(B) == (2, B, 3)
+    memory, other = remember(agent), remember(agent)
+    obs, start = observe(rows=1), torch.zeros(1, B, dtype=torch.bool)
+    (one, _), (two, _) = agent.unroll(obs, memory, start), agent.unroll(obs, other, start)
+    assert torch.equal(one.critics, two.critics)
+    assert not torch.allclose(one.policy.mean, two.policy.mean)
+    row_by_row = torch.cat([agent.unroll(observed[None], memory, start)[0].critics for observed in observe()], 1)
+    assert row_by_row.shape[1] == T
+
+
+def test_critics_that_only_read_a_shared_trunk_do_not_move_it() -> None:
+    for moves in (True, False):
+        agent = make(trunks="shared", critic_moves_trunk=moves)
+        agent.unroll(observe(), agent.initial_memory(B), ragged())[0].critics.square().sum().backward()
+        trunk = [p.grad is not None and bool(p.grad.abs().sum() > 0) for p in agent.trunks.parameters()]
+        assert all(trunk) if moves else not any(trunk)
+        assert all(p.grad is not None for p in agent.values.parameters())
+
+
 def test_groups_hold_every_parameter_once() -> None:
     for memory, trunks in kinds():
         agent = make(memory=memory, trunks=trunks, layers=2, state_dependent_std=True)

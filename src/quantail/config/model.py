@@ -19,6 +19,8 @@ class NetConfig:
     layers: int = 1
     dropout: float = 0.0  # of the memory's outputs, one mask per environment and iteration
     trunks: str = "actor_critic"  # shared | actor_critic | each: who has an encoder and a memory of its own
+    critic_memory: bool = True  # False: critics see the present only; needs trunks of their own
+    critic_moves_trunk: bool = True  # False: critics read the trunk they share, and only the actor shapes it
     actor_sizes: tuple[int, ...] = (64,)
     critic_sizes: tuple[int, ...] = (64,)
     activation: str = "tanh"
@@ -37,6 +39,10 @@ class NetConfig:
         check_choice("squash", self.squash, ("tanh", "sigmoid", "none"))
         check_within("dropout", self.dropout, 0.0, 1.0, high_open=True)
         check_within("log_std_init", self.log_std_init)
+        if self.trunks == "shared" and not self.critic_memory:
+            raise ConfigError("critic_memory=False needs a trunk without memory for the critics; set trunks='actor_critic'")
+        if self.trunks != "shared" and not self.critic_moves_trunk:
+            raise ConfigError(f"critic_moves_trunk=False needs a trunk that critics share; trunks={self.trunks!r} has none")
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """The agent: encoder -> memory -> hidden layers -> heads, wired; its state is an argument and a result."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -59,7 +60,10 @@ class Agent(nn.Module):
         self.critic_trunks = _critic_trunks(net.trunks, 2 if critic.twin else 1)
         self.actor_trunk = "shared" if net.trunks == "shared" else "actor"
         names = dict.fromkeys([self.actor_trunk, *self.critic_trunks])
-        self.trunks = nn.ModuleDict({name: Trunk(observation_space, net) for name in names})
+        self.critics_move_trunk = net.critic_moves_trunk
+        remembers = {self.actor_trunk, *(self.critic_trunks if net.critic_memory else ())}
+        forgetful = replace(net, memory="none", critic_memory=True)
+        self.trunks = nn.ModuleDict({name: Trunk(observation_space, net if name in remembers else forgetful) for name in names})
         widths = {name: self._trunk(name).width for name in names}
         self.actor = mlp(widths[self.actor_trunk], net.actor_sizes, net.activation, net.ortho_init)
         self.policy = policy_head(action_space, [widths[self.actor_trunk], *net.actor_sizes][-1], net)
@@ -99,7 +103,8 @@ class Agent(nn.Module):
             latents[name], own = trunk(obs, memory[at : at + states], start, mask)
             after, at, layer = after + own, at + states, layer + depth
         policy = self.policy(self.actor(latents[self.actor_trunk]), action_mask, explore)
-        own_latents = [net(latents[name]) for net, name in zip(self.critics, self.critic_trunks, strict=True)]
+        read = latents if self.critics_move_trunk else {name: latent.detach() for name, latent in latents.items()}
+        own_latents = [net(read[name]) for net, name in zip(self.critics, self.critic_trunks, strict=True)]
         return Outputs(policy, self.values(own_latents)), after
 
     forward = unroll
