@@ -44,7 +44,7 @@ class Hooks(NamedTuple):
     """What a caller takes part with: functions that are asked, or told, at their moments."""
 
     schedules: Schedules = Schedules()
-    collected: Callable[[Rollout, Carry], None] | None = None  # told of each rollout before anything is learned from it
+    collected: Callable[[Rollout, Carry], None] = lambda rollout, carry: None  # told before anything is learned from it
 
 
 NO_HOOKS = Hooks()
@@ -85,24 +85,15 @@ def train(
         drawn = rollout_noise(config, env, agent, i)
         watch.lap("other")
         rollout, carry = collect(env, agent, carry, drawn, config)
-        if hooks.collected is not None:
-            hooks.collected(rollout, carry)
+        hooks.collected(rollout, carry)
         carry = first_scale(carry, rollout, config) if i == 0 else carry
         watch.lap("collect")
         batch, estimates = estimate(rollout, agent, carry.scale, generator(config.seed, Stream.TARGETS, i, env.device), config)
         groups = sequences(batch, rollout.memory, drawn, config.ppo)
         watch.lap("estimate")
-        learned = update(
-            agent,
-            optimizer,
-            groups,
-            generator(config.seed, Stream.ORDER, i, env.device),
-            turned,
-            config,
-            loss_terms,
-            epochs=epochs(control, config),
-            void_steps=control.void_steps,
-        )
+        order = generator(config.seed, Stream.ORDER, i, env.device)
+        counts = {"epochs": epochs(control, config), "void_steps": control.void_steps}
+        learned = update(agent, optimizer, groups, order, turned, config, loss_terms, **counts)
         watch.lap("update")
         env_steps += int(rollout.valid.sum())
         metrics = metrics_of(agent, carry, rollout, batch, estimates, learned, turned)
