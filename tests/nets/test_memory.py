@@ -1,5 +1,7 @@
 """Stacked recurrent layers against torch's own, and the helpers around the state."""
 
+import math
+
 import pytest
 import torch
 
@@ -40,6 +42,18 @@ def test_initial_memory_is_empty_and_has_the_right_shape(kind) -> None:
     assert len(states) == STATES[kind]
     assert all(state.shape == (2, B, HIDDEN) and not state.any() and state.dtype == torch.float64 for state in states)
     assert make(kind).width == (INPUTS if kind == "none" else HIDDEN)
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gru", "mingru"])
+def test_a_new_memory_keeps_most_of_itself(kind) -> None:
+    """With nothing coming in, a row leaves σ(1) of what was there; with a bias of 0 it would be half."""
+    net = make(kind, layers=1)
+    for name, weight in net.named_parameters():
+        if ".w_" in name:
+            torch.nn.init.zeros_(weight)
+    before = tuple(torch.randn_like(state) for state in net.initial(B))
+    _, after = net(torch.randn(1, B, INPUTS, dtype=torch.float64), before, torch.zeros(1, B, dtype=torch.bool))
+    torch.testing.assert_close(after[-1], before[-1] / (1 + math.exp(-1)), rtol=1e-12, atol=1e-12)
 
 
 def test_no_memory_passes_its_input_on() -> None:
