@@ -1,6 +1,5 @@
 """What is replayed is what happened, row by row; and what an episode's end does to memory, values and advantages."""
 
-import itertools
 from typing import NamedTuple
 
 import pytest
@@ -8,20 +7,13 @@ import torch
 
 from quantail.config import Config, CriticConfig, NetConfig, PpoConfig
 from quantail.envs.base import TensorEnv
-from quantail.envs.oracles import CartPole
-from quantail.estimate import estimate
 from quantail.functional.moments import merge_moments
 from quantail.functional.returns import gae
 from quantail.loop import begin, make_agent, rollout_noise
 from quantail.rollout import chunks, collect
-from quantail.streams import Stream, generator
 from quantail.types import Box, Discrete, Step
-from quantail.update import sequences
 
 T = 23
-MEMORIES = ("lstm", "gru", "mingru", "none")
-TRUNKS = ("shared", "actor_critic", "each")
-CRITICS = ("quantile", "categorical", "scalar")
 
 
 class Clock(NamedTuple):
@@ -88,45 +80,6 @@ def second_rollout(env: TensorEnv, chosen: Config, dtype: torch.dtype = torch.fl
         seen = {name: merge_moments(known, rollout.raw_moments[name]) for name, known in carry.obs_moments.items()}
         carry = carry._replace(obs_moments=seen)
     return agent, rollout, noise, before
-
-
-def replayed(agent, rollout, noise, chosen, scale):
-    """Old and new log-probabilities and critics of every training sequence, rows after the burn-in."""
-    batch, _ = estimate(rollout, agent, scale, generator(0, Stream.TARGETS, 0), chosen)
-    for group in sequences(batch, rollout.memory, noise, chosen.ppo):
-        rows = group.rows
-        outputs, _ = agent.unroll(rows.obs, group.memory, rows.start, rows.action_mask, dropout=group.dropout)
-        yield rows.log_prob, agent.policy.log_prob(outputs.policy, rows.action), outputs.critics, group.burn_in
-
-
-@pytest.mark.parametrize("batch_size", [1000, 9], ids=["whole", "chunks"])
-@pytest.mark.parametrize("same_step", [False, True])
-@pytest.mark.parametrize(("memory", "trunks"), list(itertools.product(MEMORIES, TRUNKS)))
-def test_replay_before_any_update_is_exact(memory, trunks, same_step, batch_size):
-    chosen = config(memory=memory, trunks=trunks, dropout=0.3, layers=2)
-    chosen = Config(net=chosen.net, critic=chosen.critic, ppo=PpoConfig(n_steps=T, batch_size=batch_size, burn_in=3))
-    env = Counter(5, same_step)
-    agent, rollout, noise, carry = second_rollout(env, chosen)
-    assert rollout.start[1:].any()
-    for old, new, _, _ in replayed(agent, rollout, noise, chosen, carry.scale):
-        assert (old - new).abs().max() <= 1e-12
-
-
-@pytest.mark.parametrize("kind", CRITICS)
-@pytest.mark.parametrize("same_step", [False, True])
-def test_values_replay_too(kind, same_step):
-    chosen = config()
-    chosen = Config(net=chosen.net, ppo=chosen.ppo, critic=CriticConfig(kind=kind, atoms=9))
-    agent, rollout, noise, carry = second_rollout(Counter(5, same_step), chosen)
-    ((_, _, critics, _),) = replayed(agent, rollout, noise, chosen, carry.scale)
-    assert (critics - rollout.critics[:, :-1]).abs().max() <= 1e-12
-
-
-def test_replay_in_float32_is_close():
-    chosen = config(memory="lstm")
-    agent, rollout, noise, carry = second_rollout(CartPole(5), chosen, torch.float32)
-    ((old, new, _, _),) = replayed(agent, rollout, noise, chosen, carry.scale)
-    assert (old - new).abs().max() <= 2e-5
 
 
 def test_valid_and_start_follow_the_source():
