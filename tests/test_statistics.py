@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 
 from quantail.config import CloneConfig, EntropyConfig, KlConfig, OptimConfig
 from quantail.loop import make_optimizer, refresh
@@ -406,6 +407,45 @@ def test_a_finding_names_the_environment():
     not_finite[4, 3, 0] = not_finite[5, 1, 0] = True
     (words,) = findings(found | {"health/not_finite_reward": 2.0}, river.rollout._replace(not_finite=not_finite), learned)
     assert words.startswith("reward was not finite in environments [1, 3]")
+
+
+class HostReads(TorchFunctionMode):
+    """Counts what would make the host wait for a device: numbers read, and shapes that depend on what is in a tensor."""
+
+    READS = ("tolist", "item", "numpy", "cpu", "nonzero", "masked_select", "unique", "equal", "allclose")
+    READS += ("__bool__", "__float__", "__int__", "__index__", "__contains__")
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        name = getattr(function, "__name__", "")
+        picks = args[1] if name in ("__getitem__", "__setitem__") else ()
+        picks = picks if isinstance(picks, tuple) else (picks,)
+        by_content = [one for one in picks if isinstance(one, torch.Tensor) and (one.dtype == torch.bool or not one.ndim)]
+        if name in self.READS or by_content:
+            self.seen.append(name)
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("terms", [[], [broken]], ids=["sound", "void"])
+@pytest.mark.parametrize(("action", "kind"), [("real", "quantile"), ("choices", "categorical"), ("tanh", "scalar")])
+def test_all_figures_cross_to_the_host_at_once(action, kind, terms):
+    config = settings(action, {"kind": kind}, optim=OptimConfig(patience=100), clone=CloneConfig(coef=0.5))
+    _, river, learned, found = iteration(config, action, terms=terms)
+    with HostReads() as reads:
+        again = metrics_of(river.agent, river.carry, river.rollout, river.batch, river.estimates, learned, turned())
+    assert reads.seen == ["tolist"]
+    assert len(again) > 80
+    np.testing.assert_equal(again, found)
+
+
+def test_the_count_of_host_reads_sees_each_kind():
+    x = torch.arange(3.0)
+    with HostReads() as reads:
+        float(x[0]), bool(x[1] > 0), x[x > 1], x.tolist(), x.nonzero(), x[x[1].long()]
+    assert reads.seen == ["__float__", "__bool__", "__getitem__", "tolist", "nonzero", "__getitem__"]
 
 
 def test_moments_of_nothing_and_variance_of_a_constant_are_not_known():

@@ -90,7 +90,7 @@ def law_mean(law: Law) -> Tensor:
     return (law.locations * law.masses).sum(-1)
 
 
-def outside_share(particles: Tensor, scale: Scale, weight: Tensor, width: float) -> Tensor:
+def outside_share(particles: Tensor, scale: Scale, weight: Tensor, width: float | Tensor) -> Tensor:
     """Share of the target particles [T, B, M], by weight [T, B], beyond the atoms ±width of a critic; NaN without any."""
     outside = ((particles - scale.mean) / scale.std).abs() > width
     return (outside.double().mean(-1) * weight).sum() / weight.sum()

@@ -95,8 +95,8 @@ def train(
         counts = {"epochs": epochs(control, config), "void_steps": control.void_steps}
         learned = update(agent, optimizer, groups, order, turned, config, loss_terms, **counts)
         watch.lap("update")
-        env_steps += int(rollout.valid.sum())
         metrics = metrics_of(agent, carry, rollout, batch, estimates, learned, turned)
+        env_steps += int(metrics["rollout/valid_rows"])
         stop_if_stuck(learned, config.optim.patience)
         carry = refresh(carry, rollout, estimates.particles, agent, config)
         control = tally(control, ended_episodes(rollout), learned.epochs, successes(rollout))

@@ -72,28 +72,31 @@ def metrics_of(
 def step_metrics(learned: Learned, knobs: Knobs) -> dict[str, Tensor]:
     """Over the optimizer steps; NaN where all of them were void."""
     good = torch.stack([step["void"] == 0 for step in learned.steps])
+    missing = good.new_full((), torch.nan, dtype=torch.float64)
     found = {}
     for name in dict.fromkeys(name for step in learned.steps for name in step):
-        known = torch.stack(
-            [step.get(name, good.new_full((), torch.nan, dtype=torch.float64)) for step in learned.steps]
-        ).double()
-        kept = known if name in COUNTS else known[good]
-        found[STEP_NAMES.get(name, f"optim/{name}" if "/" in name else f"train/{name}")] = _over_steps(name, kept)
+        known = torch.stack([step.get(name, missing) for step in learned.steps]).double()
+        found[STEP_NAMES.get(name, f"optim/{name}" if "/" in name else f"train/{name}")] = _over_steps(name, known, good)
         if name == "kl":
-            found["policy/kl_max"] = _over_steps("kl_max", kept)
+            found["policy/kl_max"] = _over_steps("kl_max", known, good)
     ours, theirs = knobs.clone_coef * found["policy/clone_loss"], found["train/policy_gradient_loss"]
     return found | {"policy/clone_ratio": ours.abs() / theirs.abs()}
 
 
-def _over_steps(name: str, values: Tensor) -> Tensor:
-    """One number for all steps."""
+def _over_steps(name: str, values: Tensor, good: Tensor) -> Tensor:
+    """One number for all steps, without a look from the host at how many were good: values [S], good [S] bool -> []."""
     if name in COUNTS:
         return values.sum()
-    if not len(values):
-        return values.new_full((), torch.nan)
     if name.endswith("_smooth"):
-        return values[-1]
-    return values.max() if name.endswith("_max") else values.min() if name.endswith("_min") else values.mean()
+        newest = torch.where(good, torch.arange(len(values), device=good.device), 0).argmax()
+        one = values.index_select(0, newest[None])[0]
+    elif name.endswith("_max"):
+        one = torch.where(good, values, -torch.inf).max()
+    elif name.endswith("_min"):
+        one = torch.where(good, values, torch.inf).min()
+    else:
+        one = torch.where(good, values, 0.0).sum() / good.sum()
+    return torch.where(good.any(), one, torch.nan)
 
 
 def advantage_metrics(batch: Batch, estimates: Estimates) -> dict[str, Tensor]:
@@ -127,8 +130,7 @@ def critic_metrics(agent: Agent, carry: Carry, rollout: Rollout, estimates: Esti
         "critic/target_std": weighted_mean_and_std(particles, heavy)[1],
     }
     if agent.values.kind == "categorical":
-        width = float(agent.values.atoms[-1])
-        found["critic/outside_support"] = outside_share(particles, carry.scale, weight, width)
+        found["critic/outside_support"] = outside_share(particles, carry.scale, weight, agent.values.atoms[-1])
     if len(means) == 2:
         found["critic/twin_gap"] = weighted_mean_and_std((means[0] - means[1]).abs(), weight)[0]
     return found
