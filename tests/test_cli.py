@@ -7,9 +7,11 @@ import sys
 import pytest
 
 import quantail
+from monitor.reports import report
 from quantail import cli
 from quantail.monitor import install
 from quantail.monitor.install import Check
+from quantail.monitor.sinks import JsonlSink
 
 GOOD = Check("gravity", True, "9.81", "")
 BAD = Check("entropy", False, "falls", "to rise")
@@ -86,6 +88,51 @@ def test_doctor_in_json(monkeypatch, capsys):
         {"name": "gravity", "ok": True, "seen": "9.81", "needed": ""},
         {"name": "entropy", "ok": False, "seen": "falls", "needed": "to rise"},
     ]
+
+
+def log_of(folder, count, **bad):
+    """The log of a run whose last figures are bad."""
+    sink = JsonlSink(folder / "metrics.jsonl")
+    for i in range(count):
+        sink(report(i, rollout__ep_rew_mean=1.0, **(bad if i > 3 else {})))
+    sink.close()
+
+
+def test_doctor_of_a_run_that_is_all_right(tmp_path, capsys):
+    log_of(tmp_path, 6)
+    assert cli.main(["doctor", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == "6 iterations, 600 environment steps: nothing is wrong\n"
+
+
+def test_doctor_of_a_run_that_is_broken(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "140")
+    log_of(tmp_path, 9, optim__grad_norm=0.0, train__clip_fraction=0.75)
+    assert cli.main(["doctor", str(tmp_path / "metrics.jsonl")]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].endswith("1 broken, 1 warning, 0 note")
+    assert [line for line in lines if line.startswith(("broken:", "warning:"))] == [
+        "broken: no gradient: the gradient's norm is 0 (5 iterations, since step 500, last at step 900)",
+        "warning: clipped policy: 75% of the rows are clipped (5 iterations, since step 500, last at step 900)",
+    ]
+    assert cli.main(["doctor", str(tmp_path), "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert [(one["name"], one["gravity"], one["since"], one["now"]) for one in found] == [
+        ("no gradient", "broken", 500, True),
+        ("clipped policy", "warning", 500, True),
+    ]
+
+
+def test_doctor_warns_without_failing(tmp_path, capsys):
+    log_of(tmp_path, 9, train__clip_fraction=0.75)
+    assert cli.main(["doctor", str(tmp_path)]) == 0
+    assert "clipped policy" in capsys.readouterr().out
+
+
+def test_doctor_of_no_run_is_one_sentence(tmp_path, capsys):
+    assert cli.main(["doctor", str(tmp_path)]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith(f"quantail doctor: {tmp_path}/metrics.jsonl is not there")
 
 
 def test_error_of_ours_is_one_sentence(monkeypatch, capsys):

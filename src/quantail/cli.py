@@ -6,6 +6,7 @@ returns the exit code. 0: fine. 1: the verb ran and its answer is bad. 2: it cou
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ class Verb(NamedTuple):
 
 
 VERBS = {
-    "doctor": Verb("quantail.cli", "doctor", "say whether this installation is healthy"),
+    "doctor": Verb("quantail.cli", "doctor", "say what is wrong with a run, or whether this installation is healthy"),
 }
 
 
@@ -84,17 +85,33 @@ def call(name: str, words: Sequence[str]) -> int:
         return 2
 
 
-def doctor(json: bool = False) -> int:
-    """Say whether this installation is healthy: versions, devices, packages, and three answers known in closed form.
+def doctor(folder: Path | None = None, /, *, json: bool = False) -> int:
+    """Say what is wrong with a run; without a folder, whether this installation is healthy: versions, devices, packages,
+    and three answers known in closed form.
 
     Args:
-        json: Print JSON instead of a table.
+        folder: Of a run, or its metrics.jsonl.
+        json: Print JSON instead of text.
     """
+    if folder is not None:
+        return examine_run(folder, json)
     from quantail.monitor.install import examine
 
     checks = examine()
     print(as_json(checks) if json else as_table(checks))
     return 0 if all(check.ok for check in checks) else 1
+
+
+def examine_run(folder: Path, json: bool) -> int:
+    """What the figures of a run show to be wrong, gravest first; 1 where something is broken now."""
+    from shutil import get_terminal_size
+
+    from quantail.monitor.health import as_plain, as_text, replay
+    from quantail.monitor.sinks import METRICS_FILE, read_rows
+
+    health = replay(read_rows(folder if folder.is_file() else folder / METRICS_FILE))
+    print(dump(as_plain(health)) if json else as_text(health, min(get_terminal_size().columns, 120)))
+    return int(health.broken())
 
 
 def as_table(checks: Sequence["Check"]) -> str:
@@ -109,7 +126,13 @@ def as_table(checks: Sequence["Check"]) -> str:
 
 def as_json(checks: Sequence["Check"]) -> str:
     """The same records for a program to read."""
-    import json
     from dataclasses import asdict
 
-    return json.dumps([asdict(check) for check in checks], indent=2, ensure_ascii=False)
+    return dump([asdict(check) for check in checks])
+
+
+def dump(values: object) -> str:
+    """JSON for a program, and for a reader."""
+    import json
+
+    return json.dumps(values, indent=2, ensure_ascii=False)

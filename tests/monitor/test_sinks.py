@@ -106,13 +106,13 @@ def test_a_broken_line_is_named(bad, tmp_path):
     with pytest.raises(InputError, match=r"line 3 of .*m.jsonl is no iteration"):
         truncate(path, 300)
     with pytest.raises(InputError, match=r"line 3 of .*m.jsonl is no iteration"):
-        read_rows(path)
+        list(read_rows(path))
     assert path.read_bytes() == before
 
 
 def test_no_file_is_named(tmp_path):
     with pytest.raises(InputError, match=r"m.jsonl is not there"):
-        read_rows(tmp_path / "m.jsonl")
+        list(read_rows(tmp_path / "m.jsonl"))
 
 
 def test_a_full_disk_leaves_whole_lines(tmp_path):

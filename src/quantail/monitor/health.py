@@ -102,6 +102,12 @@ def as_text(health: Health, width: int = 100) -> str:
     return "\n\n".join(parts)
 
 
+def as_plain(health: Health) -> list[dict[str, Any]]:
+    """The findings for a program, gravest first; `now` says whether they still hold."""
+    lately = set(health.now())
+    return [finding._asdict() | {"now": finding in lately} for finding in (*health.now(), *health.before())]
+
+
 def _again(known: Finding | None, key: str, seen: str, since: int, count: int, at: tuple[int, int]) -> Finding:
     """A finding seen once more, or for the first time."""
     iteration, env_steps = at

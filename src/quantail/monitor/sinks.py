@@ -91,9 +91,9 @@ def line_of(report: "Report") -> bytes:
     return json.dumps(row, ensure_ascii=False, allow_nan=False).encode() + b"\n"
 
 
-def read_rows(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """The lines of a file as mappings, null as NaN; an unfinished last line is none."""
-    return [row for _, row in _rows(Path(path))]
+def read_rows(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
+    """The lines of a file as mappings, one after the other, null as NaN; an unfinished last line is none."""
+    return (row for _, row in _rows(Path(path)))
 
 
 def truncate(path: str | os.PathLike[str], env_steps: int) -> int:
