@@ -50,7 +50,7 @@ def test_type_checkers_see_the_same_names():
 def test_unknown_name_gets_a_hint():
     with pytest.raises(AttributeError, match="no attribute 'functionl'; did you mean 'functional'"):
         _ = quantail.functionl
-    with pytest.raises(AttributeError, match="no attribute 'zzz'; it has ConfigError, "):
+    with pytest.raises(AttributeError, match="no attribute 'zzz'; it has Config, "):
         _ = quantail.zzz
 
 

@@ -9,21 +9,41 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # the same names once more, for type checkers and editors
-    from quantail import errors, functional
+    from quantail import errors, functional, presets
+    from quantail.config import Config
     from quantail.errors import ConfigError, InputError, QuantailError
+    from quantail.loop import train
+    from quantail.run import resume, run
 
     __version__: str
 
 # Public name -> the module it comes from; a name that is itself a module maps to itself.
 _HOME = {
+    "Config": "quantail.config",
     "ConfigError": "quantail.errors",
     "InputError": "quantail.errors",
     "QuantailError": "quantail.errors",
     "errors": "quantail.errors",
     "functional": "quantail.functional",
+    "presets": "quantail.presets",
+    "resume": "quantail.run",
+    "run": "quantail.run",  # the module itself, which answers a call: see there
+    "train": "quantail.loop",
 }
 
-__all__ = ["ConfigError", "InputError", "QuantailError", "__version__", "errors", "functional"]
+__all__ = [
+    "Config",
+    "ConfigError",
+    "InputError",
+    "QuantailError",
+    "__version__",
+    "errors",
+    "functional",
+    "presets",
+    "resume",
+    "run",
+    "train",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -21,5 +21,9 @@ class CheckpointError(QuantailError, RuntimeError):
     """A file that cannot be written or used as a checkpoint; what was good before is untouched."""
 
 
+class RunError(QuantailError, RuntimeError):
+    """A folder that cannot hold this run, or holds none."""
+
+
 class EnvironmentFault(QuantailError, RuntimeError):
     """An environment from outside failed while it worked; the message names it."""

@@ -15,6 +15,7 @@ from quantail.functional.moments import average_moments, batch_moments, merge_mo
 from quantail.functional.returns import gae
 from quantail.losses import LossTerm
 from quantail.nets.agent import Agent
+from quantail.registry import make
 from quantail.rollout import Carry, Noise, Rollout, collect, start_carry
 from quantail.statistics import ended_episodes, findings, metrics_of, successes
 from quantail.streams import Stream, generator, normal, uniform
@@ -70,13 +71,14 @@ class Report(NamedTuple):
 
 def train(
     config: Config,
-    env: TensorEnv,
+    env: TensorEnv | None = None,
     agent: Agent | None = None,
     loss_terms: Sequence[LossTerm] = (),
     progress: Progress | None = None,
     hooks: Hooks = NO_HOOKS,
 ) -> Iterator[Report]:
     """Train until `total_timesteps` valid rows are seen; one report per iteration. From the start, or on from `progress`."""
+    env = env or make(config.env)
     agent, optimizer, carry, control, env_steps = progress or begin(config, env, agent)
     watch = Stopwatch(env_steps)
     while env_steps < config.total_timesteps:

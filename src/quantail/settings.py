@@ -14,6 +14,8 @@ def to_plain(value: Any) -> Any:
     """Nested dataclasses as nested mappings, tuples as lists."""
     if dataclasses.is_dataclass(value):
         return {one.name: to_plain(getattr(value, one.name)) for one in dataclasses.fields(value)}
+    if isinstance(value, dict):
+        return {key: to_plain(inner) for key, inner in value.items()}
     return list(value) if isinstance(value, tuple) else value
 
 
@@ -37,15 +39,25 @@ def _convert(kind: Any, value: Any, path: str) -> Any:
     options = typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
     if value is None and type(None) in options:
         return None
-    if float in options and isinstance(value, int) and not isinstance(value, bool):
+    if float in options and int not in options and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     for option in options:
         if typing.get_origin(option) is tuple and isinstance(value, list | tuple):
             return tuple(_convert(typing.get_args(option)[0], item, f"{path}[{i}]") for i, item in enumerate(value))
+        if typing.get_origin(option) is dict and isinstance(value, dict):
+            return _mapping(typing.get_args(option)[1], value, path)
         if isinstance(option, type) and type(value) is option:
             return value
     wanted = " or ".join("nothing" if option is type(None) else getattr(option, "__name__", str(option)) for option in options)
     raise ConfigError(f"{path}={value!r} is {type(value).__name__}; needs {wanted}")
+
+
+def _mapping(kind: Any, values: dict[Any, Any], path: str) -> dict[str, Any]:
+    """Names and values of a field that is a mapping itself."""
+    for name in values:
+        if not isinstance(name, str):
+            raise ConfigError(f"{path} has the name {name!r}, which is {type(name).__name__}; needs text")
+    return {name: _convert(kind, value, f"{path}.{name}") for name, value in values.items()}
 
 
 def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:

@@ -16,7 +16,7 @@ FLOORS = (
     ("run",),
     ("backtest", "monitor", "checkpoint", "adversary", "loop"),
     ("engine",),
-    ("control", "statistics", "behaviour", "evaluation"),
+    ("control", "statistics", "behaviour", "evaluation", "registry"),
     ("update", "losses", "estimate", "rollout"),
     ("nets", "optim", "market"),
     ("envs",),
@@ -28,7 +28,9 @@ FLOORS = (
 
 # The modules that may import more than the standard library, torch, numpy and safetensors.
 EDGES = (
-    *("quantail.__main__", "quantail.cli", "quantail.run", "quantail.algorithm"),
+    *("quantail.__main__", "quantail.algorithm"),
+    *(name for name in rules.modules("quantail.cli")),
+    *(name for name in rules.modules("quantail.run")),
     *("quantail.envs.gymnasium", "quantail.market.bars", "quantail.monitor.sinks", "quantail.monitor.console"),
     *("quantail.backtest.report", "quantail.population.tune", "quantail.export"),
 )

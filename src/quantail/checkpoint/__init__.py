@@ -144,8 +144,8 @@ def restore_agent(checkpoint: Checkpoint, device: torch.device | str = "cpu") ->
     return loaded
 
 
-def check_environment(checkpoint: Checkpoint, env: TensorEnv) -> None:
-    """Refuse an environment that is not like the one of the checkpoint."""
+def check_environment(checkpoint: Checkpoint, env: TensorEnv, any_number: bool = False) -> None:
+    """Refuse an environment that is not like the one of the checkpoint; to play in, there may be another number of it."""
     for use in ("observation", "action"):
         there, here = getattr(checkpoint, f"{use}_space"), getattr(env, f"{use}_space")
         if space_to(there) != space_to(here):
@@ -153,7 +153,7 @@ def check_environment(checkpoint: Checkpoint, env: TensorEnv) -> None:
                 f"{checkpoint.name} has the {use} space {described(there)}, {type(env).__name__} has {described(here)}; "
                 "use the environment it was trained in"
             )
-    if env.exact_resume and env.num_envs != checkpoint.num_envs:
+    if env.exact_resume and not any_number and env.num_envs != checkpoint.num_envs:
         raise CheckpointError(
             f"{checkpoint.name} holds {checkpoint.num_envs} environments, {type(env).__name__} has {env.num_envs}; "
             f"make it with num_envs={checkpoint.num_envs}"

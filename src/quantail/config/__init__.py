@@ -11,20 +11,24 @@ from quantail.config.input import InputConfig
 from quantail.config.learning import CloneConfig, EntropyConfig, KlConfig, PpoConfig
 from quantail.config.model import MEMORIES, TRUNKS, CriticConfig, NetConfig
 from quantail.config.optim import OptimConfig, ScheduleConfig
+from quantail.config.session import SINKS, EnvConfig, RunConfig
 from quantail.settings import build, check_counts, check_within, to_plain
 
 __all__ = [
     "MEMORIES",
+    "SINKS",
     "TRUNKS",
     "CloneConfig",
     "Config",
     "CriticConfig",
     "EntropyConfig",
+    "EnvConfig",
     "InputConfig",
     "KlConfig",
     "NetConfig",
     "OptimConfig",
     "PpoConfig",
+    "RunConfig",
     "ScheduleConfig",
 ]
 
@@ -43,6 +47,8 @@ class Config:
     clone: CloneConfig = field(default_factory=CloneConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
     input: InputConfig = field(default_factory=InputConfig)
+    env: EnvConfig = field(default_factory=EnvConfig)
+    run: RunConfig = field(default_factory=RunConfig)
 
     def __post_init__(self) -> None:
         check_counts(total_timesteps=self.total_timesteps)

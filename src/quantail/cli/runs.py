@@ -1,0 +1,114 @@
+"""quantail evaluate and quantail runs."""
+
+import json as jsons
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import tyro
+
+from quantail.errors import RunError
+
+if TYPE_CHECKING:
+    from quantail.run.folder import Summary
+
+
+def evaluate(
+    folder: Annotated[Path, tyro.conf.Positional],
+    checkpoint: str = "best",
+    rows: int | None = None,
+    seed: int | None = None,
+    stochastic: bool = False,
+    json: bool = False,
+) -> int:
+    """Play with a saved agent; nothing learns, and the same seed gives the same numbers.
+
+    Args:
+        folder: The folder of a run.
+        checkpoint: best (the latest where nothing was evaluated), latest, or a file.
+        rows: Of the evaluation, in each environment; those of the run's settings if none are given.
+        seed: Of the evaluation; that of the run's settings if none is given.
+        stochastic: Draw actions from the policy instead of taking its mode.
+        json: Print JSON instead of a table.
+    """
+    from quantail.checkpoint import check_environment, read, restore_agent
+    from quantail.registry import make
+    from quantail.run import folder as folders
+    from quantail.run import validation
+
+    choices = {"best": folders.best_of, "latest": folders.latest_of}
+    path = choices[checkpoint](folder) if checkpoint in choices else Path(checkpoint)
+    saved = read(path)
+    asked = saved.config.run
+    config = replace(
+        saved.config,
+        run=replace(
+            asked,
+            evaluate_rows=asked.evaluate_rows if rows is None else rows,
+            evaluate_seed=asked.evaluate_seed if seed is None else seed,
+            deterministic=asked.deterministic and not stochastic,
+        ),
+    )
+    env = make(config.env, asked.evaluate_envs)
+    try:
+        check_environment(saved, env, any_number=True)
+        found = validation.evaluate(env, restore_agent(saved), saved.observation_moments, config)
+    finally:
+        env.close()
+    print(jsons.dumps({"checkpoint": str(path), **found}, indent=2) if json else as_lines(path, found))
+    return 0
+
+
+def runs(
+    what: Annotated[Literal["list"], tyro.conf.Positional] = "list",
+    root: Annotated[Path, tyro.conf.Positional] = Path("runs"),
+    json: bool = False,
+) -> int:
+    """List the runs below a folder.
+
+    Args:
+        what: What to do with them.
+        root: The folder to look in.
+        json: Print JSON instead of a table.
+    """
+    from quantail.run.folder import runs_below
+
+    if not root.is_dir():
+        raise RunError(f"there is no folder {root}; name the one that holds your runs")
+    found = list(runs_below(root))
+    if json:
+        print(jsons.dumps([{**one._asdict(), "folder": str(one.folder)} for one in found], indent=2))
+    else:
+        print(as_table(found) if found else f"no runs below {root}")
+    return 0
+
+
+def as_lines(path: Path, found: dict[str, float]) -> str:
+    """A figure on each line."""
+    width = max(map(len, found))
+    return "\n".join([f"checkpoint {path}", *(f"{name:<{width}}  {value:g}" for name, value in found.items())])
+
+
+def as_table(found: "Sequence[Summary]") -> str:
+    """Aligned columns."""
+    rows = [("folder", "environment", "status", "steps", "of", "return", "best")]
+    rows += [
+        (
+            str(one.folder),
+            one.env,
+            one.status,
+            str(one.env_steps),
+            str(one.total_timesteps),
+            number(one.reward),
+            number(one.best),
+        )
+        for one in found
+    ]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join("  ".join(f"{word:<{width}}" for word, width in zip(row, widths, strict=True)).rstrip() for row in rows)
+
+
+def number(value: float | None) -> str:
+    """A figure, if there is one."""
+    return "-" if value is None else f"{value:.4g}"

@@ -1,0 +1,51 @@
+"""In which environment a run takes place, and what happens beside the learning: checkpoints, evaluation, logs."""
+
+from dataclasses import dataclass, field
+
+from quantail.errors import ConfigError
+from quantail.settings import check_choice, check_counts, check_within
+
+SINKS = ("console", "jsonl", "tensorboard", "wandb", "mlflow")
+
+
+@dataclass(frozen=True)
+class EnvConfig:
+    """Which environment, and how many of it side by side."""
+
+    id: str = ""  # a Gymnasium id, or quantail/NAME for a native one; empty: it is handed over as an object
+    num_envs: int = 8
+    options: dict[str, bool | int | float | str] = field(default_factory=dict)  # arguments of the environment
+    subprocesses: bool = False  # a process of its own for each copy; Gymnasium's only
+    pnl: str | None = None  # which figure of the infos is a step's raw gain, for risk; None: the reward; Gymnasium's only
+
+    def __post_init__(self) -> None:
+        check_counts(num_envs=self.num_envs)
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """What a run writes into its folder, and when it stops early."""
+
+    save_every: int = 10  # iterations between two checkpoints
+    keep: int = 3  # so many latest checkpoints; the best is kept beside them
+    evaluate_every: int = 0  # iterations between two evaluations; 0: none
+    evaluate_rows: int = 1000  # of each evaluation, in every one of its environments
+    evaluate_envs: int = 8
+    evaluate_seed: int = 0  # its streams are never those of training
+    deterministic: bool = True  # the evaluated policy does not explore
+    judge: str = "episode"  # episode | step: what the best checkpoint is best in, the mean return or the mean reward
+    patience: int = 0  # so many evaluations in a row without a better one stop the run; 0: none do
+    sinks: tuple[str, ...] = ("console", "jsonl", "tensorboard")  # console | jsonl | tensorboard | wandb | mlflow
+    threads: int = 1  # of the processor; sums depend on it, so a resumed run takes the number it began with
+
+    def __post_init__(self) -> None:
+        check_counts(save_every=self.save_every, keep=self.keep, threads=self.threads)
+        check_counts(evaluate_rows=self.evaluate_rows, evaluate_envs=self.evaluate_envs)
+        check_within("evaluate_every", self.evaluate_every, 0)
+        check_within("evaluate_seed", self.evaluate_seed, 0)
+        check_within("patience", self.patience, 0)
+        check_choice("judge", self.judge, ("episode", "step"))
+        for sink in self.sinks:
+            check_choice("sinks", sink, SINKS)
+        if self.patience and not self.evaluate_every:
+            raise ConfigError(f"patience={self.patience} counts evaluations and there are none; set run.evaluate_every too")

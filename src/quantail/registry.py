@@ -1,0 +1,62 @@
+"""Environments by name: `quantail/CartPole` is one of ours, everything else is an id of Gymnasium's."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from quantail.config import EnvConfig
+from quantail.envs import oracles
+from quantail.envs.base import TensorEnv
+from quantail.errors import ConfigError
+
+OURS = "quantail/"
+
+# Name -> what makes it: a function of num_envs and its options.
+NATIVE: Mapping[str, Callable[..., TensorEnv]] = {
+    OURS + name: getattr(oracles, name) for name in oracles.__all__ if name != "Oracle"
+}
+
+
+def make(config: EnvConfig, num_envs: int | None = None) -> TensorEnv:
+    """The environment that a config names; num_envs, where another number of it is wanted."""
+    if not config.id:
+        raise ConfigError("no environment is named; set env.id (--env CartPole-v1, --env quantail/CartPole), or hand one over")
+    count = config.num_envs if num_envs is None else num_envs
+    if config.id.startswith(OURS):
+        return native(config, count)
+    from quantail.envs.gymnasium import make_env
+
+    try:
+        return make_env(config.id, count, config.options, config.subprocesses, config.pnl)
+    except TypeError as error:
+        raise ConfigError(f"{config.id} refused the options {config.options} ({error}); see its own description") from error
+
+
+def native(config: EnvConfig, num_envs: int) -> TensorEnv:
+    """One of ours by name."""
+    if config.id not in NATIVE:
+        close = get_close_matches(config.id, NATIVE, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(NATIVE)}"
+        raise ConfigError(f"env.id={config.id!r} is none of ours; {hint}")
+    for name, asked in (("subprocesses", config.subprocesses), ("pnl", config.pnl)):
+        if asked:
+            raise ConfigError(f"env.{name}={asked} is for environments of Gymnasium; leave it out for {config.id}")
+    maker = NATIVE[config.id]
+    check_options(config, options_of(maker))
+    return maker(num_envs, **config.options)
+
+
+def options_of(maker: Any) -> tuple[str, ...]:
+    """The names it takes after the number of environments."""
+    parameters = list(inspect.signature(maker).parameters.values())[1:]
+    return tuple(one.name for one in parameters if one.kind is not inspect.Parameter.VAR_KEYWORD)
+
+
+def check_options(config: EnvConfig, known: tuple[str, ...]) -> None:
+    """Refuse options that the environment does not take."""
+    for name in config.options:
+        if name not in known:
+            close = get_close_matches(name, known, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"{config.id} takes {', '.join(known) or 'none'}"
+            raise ConfigError(f"env.options.{name} is no option of {config.id}; {hint}")

@@ -1,0 +1,54 @@
+"""Playing beside the training: what the agent gets where it does not learn, and which checkpoint is the best."""
+
+import math
+from typing import NamedTuple
+
+from quantail.config import Config, RunConfig
+from quantail.envs.base import TensorEnv
+from quantail.errors import TrainingError
+from quantail.evaluation import play
+from quantail.nets.agent import Agent
+from quantail.rollout import ObservationMoments
+
+SCORES = {"episode": "eval/mean_reward", "step": "eval/reward_per_step"}
+
+
+class Judged(NamedTuple):
+    """What the evaluations of a run have said so far."""
+
+    best: float | None = None
+    best_env_steps: int = 0
+    stale: int = 0  # evaluations since the best
+
+
+def evaluate(env: TensorEnv, agent: Agent, moments: ObservationMoments, config: Config) -> dict[str, float]:
+    """One evaluation by the run's settings, under SB3's names; the same agent gets the same numbers."""
+    asked = config.run
+    played = play(env, agent, moments, config, asked.evaluate_rows, seed=asked.evaluate_seed, deterministic=asked.deterministic)
+    returns = played.episode_returns()
+    lengths = played._replace(reward=played.valid.to(played.reward.dtype)).episode_returns()
+    found = {"eval/episodes": float(len(returns)), "eval/reward_per_step": played.per_step()}
+    if len(returns):
+        found |= {
+            "eval/mean_reward": float(returns.mean()),
+            "eval/std_reward": float(returns.std(correction=0)),
+            "eval/mean_ep_length": float(lengths.mean()),
+        }
+    return found
+
+
+def score_of(found: dict[str, float], config: RunConfig) -> float:
+    """The number by which checkpoints are compared."""
+    name = SCORES[config.judge]
+    if name not in found:
+        raise TrainingError(
+            f"no episode ended in {config.evaluate_rows} rows of evaluation; raise run.evaluate_rows, or set run.judge to step"
+        )
+    return found[name]
+
+
+def judge(judged: Judged, score: float, env_steps: int) -> Judged:
+    """After one more evaluation; a score that is no number is never the best."""
+    if not math.isnan(score) and (judged.best is None or score > judged.best):
+        return Judged(score, env_steps, 0)
+    return judged._replace(stale=judged.stale + 1)
