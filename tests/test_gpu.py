@@ -1,0 +1,92 @@
+"""The same rollout, estimates and update on a GPU as on the CPU, from the same weights and noise: the CPU is the oracle."""
+
+import copy
+
+import pytest
+import torch
+
+from quantail.config import Config, CriticConfig, EntropyConfig, NetConfig, OptimConfig, PpoConfig
+from quantail.envs.oracles import HiddenRegime, TMaze
+from quantail.estimate import estimate
+from quantail.loop import begin, make_agent, make_optimizer, rollout_noise, train
+from quantail.rollout import collect
+from quantail.streams import Stream, generator
+from quantail.trees import tree_map
+from quantail.update import sequences, update
+from rivers import disturb, turned
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+B, T = 7, 19
+CLOSE = {"rtol": 1e-9, "atol": 1e-9}
+WORLDS = {
+    "weights": lambda device: HiddenRegime(B, horizon=8, dtype=torch.float64, device=device),
+    "choices": lambda device: TMaze(B, length=3, dtype=torch.float64, device=device),
+}
+
+
+def settings(kind: str, memory: str) -> Config:
+    """One batch of everything: a random order of it changes no more than rounding. No noise in the targets."""
+    return Config(
+        net=NetConfig(memory=memory, hidden=6, encoder_sizes=(5,)),
+        critic=CriticConfig(kind=kind, targets="lambda_return"),
+        ppo=PpoConfig(n_steps=T, batch_size=B * T, n_epochs=3),
+    )
+
+
+def iteration(config, env, agent, noise):
+    """One iteration up to the new weights: the rollout, the batch, the statistics of each step."""
+    carry = begin(config, env, agent).carry
+    rollout, carry = collect(env, agent, carry, noise, config)
+    source = generator(0, Stream.TARGETS, 0, env.device)
+    batch, _ = estimate(rollout, agent, carry.scale, source, config)
+    groups = sequences(batch, rollout.memory, noise, config.ppo)
+    order = generator(0, Stream.ORDER, 0, env.device)
+    knobs = tree_map(lambda knob: knob.to(env.device), turned())
+    learned = update(agent, make_optimizer(agent, config.optim), groups, order, knobs, config, epochs=3)
+    return rollout, batch, learned.steps
+
+
+def on_cpu(record):
+    """A record of tensors, brought here."""
+    return tree_map(lambda x: x.cpu(), record)
+
+
+@pytest.mark.parametrize("memory", ["lstm", "gru", "mingru", "none"])
+@pytest.mark.parametrize("kind", ["quantile", "categorical", "scalar"])
+@pytest.mark.parametrize("world", WORLDS)
+def test_an_iteration_is_the_same_on_both_devices(world, kind, memory):
+    config, here, there = settings(kind, memory), WORLDS[world]("cpu"), WORLDS[world]("cuda")
+    ours = disturb(make_agent(config, here).double(), 0.2)
+    theirs = copy.deepcopy(ours).to("cuda")
+    noise = rollout_noise(config, here, ours, 0)
+    rollout, batch, steps = iteration(config, here, ours, noise)
+    other = iteration(config, there, theirs, tree_map(lambda x: x.to("cuda"), noise))
+    torch.testing.assert_close(tuple(on_cpu(other[0].critics)), tuple(rollout.critics), **CLOSE)
+    for name in ("action", "log_prob", "reward", "terminated", "truncated", "valid", "policy_weight", "value_weight"):
+        torch.testing.assert_close(on_cpu(getattr(other[0], name)), getattr(rollout, name), **CLOSE)
+    torch.testing.assert_close(on_cpu(other[1].advantage), batch.advantage, **CLOSE)
+    torch.testing.assert_close(on_cpu(other[1].target), batch.target, **CLOSE)
+    for step, same in zip(steps, other[2], strict=True):
+        torch.testing.assert_close(on_cpu(same), step, equal_nan=True, **CLOSE)
+    for (name, weight), moved in zip(ours.named_parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(moved.cpu(), weight, msg=name, **CLOSE)
+
+
+@pytest.mark.parametrize("memory", ["lstm", "gru", "mingru"])
+def test_it_learns_to_remember_on_a_gpu(memory):
+    """A corridor of four steps: any of three seeds that failed would be one too many."""
+    for seed in range(3):
+        config = Config(
+            seed=seed,
+            total_timesteps=250_000,
+            net=NetConfig(memory=memory, hidden=32),
+            ppo=PpoConfig(n_steps=32, batch_size=1024),
+            entropy=EntropyConfig(coef=0.01),
+            optim=OptimConfig(learning_rate=1e-3),
+        )
+        *_, report = train(config, TMaze(256, length=4, device="cuda"))
+        assert report.metrics["rollout/ep_rew_mean"] > 0.9, seed
+        assert all(weight.is_cuda and bool(weight.isfinite().all()) for weight in report.agent.parameters())
