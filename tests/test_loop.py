@@ -15,7 +15,7 @@ from oracles.moments import debiased_average
 from quantail import loop
 from quantail.config import Config, InputConfig, OptimConfig
 from quantail.control import Schedules
-from quantail.errors import ConfigError, TrainingError
+from quantail.errors import ConfigError, InputError, TrainingError
 from quantail.loop import Hooks, begin, first_scale, make_agent, refresh, rollout_noise, train
 from quantail.rollout import collect
 from quantail.types import Scale
@@ -447,6 +447,41 @@ def test_a_broken_loss_stops_training_with_the_last_good_weights():
     with pytest.raises(TrainingError, match=r"5 optimizer steps in a row changed nothing, first because of loss term 0"):
         next(reports)
     torch.testing.assert_close(dict(agent.named_parameters()), good, rtol=0, atol=0)
+
+
+class Weighty(Ragged):
+    """A weight that is no number, in the third row of environment 1."""
+
+    rows = 0
+
+    def step(self, state, action, noise):
+        after, step = super().step(state, action, noise)
+        self.rows += 1
+        here = (torch.arange(B) == 1) & torch.tensor(self.rows == 3)
+        return after, step._replace(policy_weight=torch.where(here, math.nan, 1.0).double())
+
+
+def test_a_void_step_says_what_was_wrong_with_the_batch():
+    config = settings("real", optim=OptimConfig(patience=100))
+    env = Weighty("real")
+    agent = make_agent(config, env)
+    before = {name: p.clone() for name, p in agent.named_parameters()}
+    first, second = itertools.islice(train(config, env, agent), 2)
+    (words,) = (one for one in first.findings if "optimizer steps changed nothing" in one)
+    assert "policy_weight has 1 non-finite entry of 55, the first is nan at [2, 1]" in words
+    assert first.metrics["optim/void_steps"] > 0
+    assert second.metrics["optim/void_steps"] == 0
+    assert all(p.isfinite().all() for p in agent.parameters())
+    assert any((p != before[name]).any() for name, p in agent.named_parameters())
+
+
+def test_an_agent_whose_weights_are_broken_is_refused_by_name():
+    config, env = settings("real"), Ragged("real")
+    agent = make_agent(config, env)
+    with torch.no_grad():
+        agent.policy.mean.weight[1, 2] = math.inf
+    with pytest.raises(InputError, match=r"policy.mean.weight has 1 non-finite entry of 10, the first is inf at \[1, 2\]"):
+        next(train(config, env, agent))
 
 
 def test_void_steps_in_a_row_are_counted_over_iterations():

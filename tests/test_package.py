@@ -28,6 +28,7 @@ def test_public_names_are_the_objects_of_their_modules():
     assert quantail.ConfigError is ConfigError
     assert quantail.InputError is InputError
     assert quantail.QuantailError is QuantailError
+    assert (quantail.Config, quantail.train) == (sys.modules["quantail.config"].Config, sys.modules["quantail.loop"].train)
     assert quantail.functional is sys.modules["quantail.functional"]
     assert quantail.errors is sys.modules["quantail.errors"]
 

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from quantail.config import Config
 from quantail.envs.base import TensorEnv
+from quantail.envs.contract import started, stepped
 from quantail.nets.agent import Agent, Memory
 from quantail.rollout import ObservationMoments, standardize_observation
 from quantail.streams import Stream, generator, normal, uniform
@@ -68,16 +69,16 @@ def play(
 ) -> Played:
     """So many rows of fresh episodes, on streams of their own."""
     world, choice = (generator(seed, stream, 0, env.device) for stream in (Stream.PLAY, Stream.PLAY_ACT))
-    state, obs = env.reset(normal((env.num_envs, env.noise_dim), world))
+    state, obs, mask = started(env, normal((env.num_envs, env.noise_dim), world))
     memory = agent.initial_memory(env.num_envs)
-    start, mask = torch.ones(env.num_envs, dtype=torch.bool, device=env.device), env.first_mask(state)
+    start = torch.ones(env.num_envs, dtype=torch.bool, device=env.device)
     ended = ~start
     draw = uniform if agent.policy.noise_kind == "uniform" else normal
     rows = []
     for _ in range(steps):
         noise = None if deterministic else draw((env.num_envs, agent.policy.noise_dim), choice)
         action, memory = act(agent, obs, memory, start, moments, config, noise, mask)
-        state, step = env.step(state, action, normal((env.num_envs, env.noise_dim), world))
+        state, step = stepped(env, state, action, normal((env.num_envs, env.noise_dim), world))
         valid = torch.ones_like(ended) if env.same_step else ~ended
         rows.append(Played(torch.where(valid, step.reward, 0.0), valid, step.terminated, step.truncated))
         obs, mask, done = step.obs, step.action_mask, step.terminated | step.truncated

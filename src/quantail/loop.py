@@ -11,13 +11,14 @@ from quantail.control import Control, Schedules, epochs, knobs, start_control, s
 from quantail.envs.base import TensorEnv
 from quantail.errors import TrainingError
 from quantail.estimate import estimate, outside_share
+from quantail.functional.checks import check_finite
 from quantail.functional.moments import average_moments, batch_moments, merge_moments, scale_of
 from quantail.functional.returns import gae
 from quantail.losses import LossTerm
 from quantail.nets.agent import Agent
 from quantail.registry import make
 from quantail.rollout import Carry, Noise, Rollout, collect, start_carry
-from quantail.statistics import ended_episodes, findings, metrics_of, successes
+from quantail.statistics import ended_episodes, explained_void, findings, metrics_of, successes
 from quantail.streams import Stream, generator, normal, uniform
 from quantail.types import Moments, Space
 from quantail.update import Learned, sequences, update
@@ -95,7 +96,7 @@ def train(
         watch.lap("estimate")
         order = generator(config.seed, Stream.ORDER, i, env.device)
         counts = {"epochs": epochs(control, config), "void_steps": control.void_steps}
-        learned = update(agent, optimizer, groups, order, turned, config, loss_terms, **counts)
+        learned = explained_void(update(agent, optimizer, groups, order, turned, config, loss_terms, **counts), batch)
         watch.lap("update")
         metrics = metrics_of(agent, carry, rollout, batch, estimates, learned, turned)
         env_steps += int(metrics["rollout/valid_rows"])
@@ -144,6 +145,7 @@ class Stopwatch:
 def begin(config: Config, env: TensorEnv, agent: Agent | None = None, iteration: int = 0) -> Progress:
     """Everything that outlives an iteration, before the first; what environments start from depends on the iteration."""
     agent = agent or make_agent(config, env)
+    check_finite(**dict(agent.named_parameters()))
     source = generator(config.seed, Stream.RESET, iteration, env.device)
     carry = start_carry(env, agent, normal((env.num_envs, env.noise_dim), source))
     return Progress(agent, make_optimizer(agent, config.optim), carry, start_control(config), 0)

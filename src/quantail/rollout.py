@@ -12,6 +12,7 @@ from torch import Tensor
 
 from quantail.config import Config, InputConfig, PpoConfig
 from quantail.envs.base import TensorEnv
+from quantail.envs.contract import started, stepped
 from quantail.functional.moments import batch_moments, no_moments, standardize
 from quantail.nets.agent import Agent, Memory
 from quantail.nets.memory import memory_sums
@@ -103,7 +104,7 @@ class _Row(NamedTuple):
 
 def start_carry(env: TensorEnv, agent: Agent, noise: Tensor) -> Carry:
     """The carry of environments just reset (noise [B, E]): memory zero, nothing seen, scale 1."""
-    env_state, obs = env.reset(noise)
+    env_state, obs, first_mask = started(env, noise)
     obs, bad = _zero_bad(obs)
     never, zero = torch.zeros_like(bad), torch.zeros(env.num_envs, device=bad.device)
     nothing = no_moments(device=bad.device)
@@ -113,7 +114,7 @@ def start_carry(env: TensorEnv, agent: Agent, noise: Tensor) -> Carry:
         start=~never,
         ended=never,
         muted=bad,
-        action_mask=env.first_mask(env_state),
+        action_mask=first_mask,
         memory=agent.initial_memory(env.num_envs),
         episode_return=zero,
         episode_length=zero,
@@ -184,7 +185,7 @@ def _collect_row(env: TensorEnv, agent: Agent, carry: Carry, noise: Noise, t: in
     )
     params = tree_map(lambda x: x[0], outputs.policy)
     action = agent.policy.sample(params, noise.act[t])
-    env_state, step = env.step(carry.env_state, agent.policy.to_env(action), noise.environment[t])
+    env_state, step = stepped(env, carry.env_state, agent.policy.to_env(action), noise.environment[t])
     reward, pnl, next_obs, not_finite = _finite(step)
     bad_final = _bad_final(step, not_finite[:, 2])
     valid = torch.ones_like(carry.ended) if env.same_step else ~carry.ended

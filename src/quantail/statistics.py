@@ -6,7 +6,9 @@ import torch
 from torch import Tensor
 
 from quantail.behaviour import behaviour_metrics
+from quantail.errors import InputError
 from quantail.estimate import Batch, Estimates, outside_share
+from quantail.functional.checks import check_finite
 from quantail.losses import Knobs
 from quantail.nets.agent import Agent
 from quantail.nets.memory import memory_statistics
@@ -215,6 +217,18 @@ def successes(rollout: Rollout) -> list[float]:
         return []
     told = torch.where(rollout.episode_return.isnan(), torch.nan, rollout.info["is_success"].double())
     return told[told.isfinite()].tolist()
+
+
+def explained_void(learned: Learned, batch: Batch) -> Learned:
+    """Where a void step's fault came in with the batch, its culprit says what entry of which tensor that was."""
+    if not learned.culprit:
+        return learned
+    names = ("policy_weight", "value_weight", "log_prob", "target", "advantage")  # what breaks others first
+    try:
+        check_finite(**{name: getattr(batch, name) for name in names})
+    except InputError as error:
+        return learned._replace(culprit=f"{learned.culprit}; in the batch {error}")
+    return learned
 
 
 def findings(metrics: Mapping[str, float], rollout: Rollout, learned: Learned) -> tuple[str, ...]:

@@ -95,6 +95,7 @@ except ImportError:
     [
         pytest.param("import quantail", id="import quantail"),
         pytest.param("import quantail; quantail.__version__; dir(quantail)", id="version and dir"),
+        pytest.param("import quantail; quantail.Config(seed=1).to_dict()", id="config"),
         pytest.param("from quantail.cli import main; main(['--help'])", id="--help"),
         pytest.param("from quantail.cli import main; main(['--version'])", id="--version"),
         pytest.param("from quantail.cli import main; main([])", id="no verb"),
