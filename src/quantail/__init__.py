@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # the same names once more, for type checkers and editors
     from quantail import errors, functional, presets
+    from quantail.algorithm import DistributionalPPO
     from quantail.config import Config
     from quantail.errors import ConfigError, InputError, QuantailError
     from quantail.loop import train
@@ -21,6 +22,7 @@ if TYPE_CHECKING:  # the same names once more, for type checkers and editors
 _HOME = {
     "Config": "quantail.config",
     "ConfigError": "quantail.errors",
+    "DistributionalPPO": "quantail.algorithm",
     "InputError": "quantail.errors",
     "QuantailError": "quantail.errors",
     "errors": "quantail.errors",
@@ -34,6 +36,7 @@ _HOME = {
 __all__ = [
     "Config",
     "ConfigError",
+    "DistributionalPPO",
     "InputError",
     "QuantailError",
     "__version__",

@@ -12,7 +12,7 @@ from architecture import rules
 # The house from the roof down (DESIGN §1). A module may import from its own floor and from every floor below.
 FLOORS = (
     ("__main__", "cli"),
-    ("algorithm", "population", "export"),
+    ("algorithm", "face", "population", "export"),
     ("run",),
     ("backtest", "monitor", "checkpoint", "adversary", "loop"),
     ("engine",),
@@ -33,6 +33,8 @@ EDGES = (
     *(name for name in rules.modules("quantail.run")),
     *("quantail.envs.gymnasium", "quantail.market.bars", "quantail.monitor.sinks", "quantail.monitor.console"),
     *("quantail.backtest.report", "quantail.population.tune", "quantail.export"),
+    *("quantail.face.answers", "quantail.face.callbacks", "quantail.face.facades", "quantail.face.files", "quantail.face.log"),
+    *("quantail.face.mapping", "quantail.face.session", "quantail.face.sources", "quantail.face.vec", "quantail.face.watch"),
 )
 BLOCKED = (
     *("gymnasium", "pandas", "pyarrow", "polars", "scipy", "yaml", "jinja2", "matplotlib", "rich", "tyro"),

@@ -10,6 +10,7 @@ PARAMETERS = 10
 
 # (module, function, or "" for the module itself) -> why it may be larger.
 ALLOWED = {
+    ("quantail.algorithm", "__init__"): "the keywords of RecurrentPPO, by which scripts call it",
     ("quantail.functional.returns", "vtrace"): "the eight of gae, and the importance ratio with its two bounds",
 }
 

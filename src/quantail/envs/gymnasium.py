@@ -50,8 +50,8 @@ def make_env(
             vector.single_observation_space,
             vector.single_action_space,
         )
-        return kind(vector, (port(seen, "observation"), _action_port(taken)), pnl, dtype, device)
-    ports = port(vector.observation_space, "observation"), _action_port(vector.action_space)
+        return kind(vector, (port(seen, "observation"), action_port(taken)), pnl, dtype, device)
+    ports = port(vector.observation_space, "observation"), action_port(vector.action_space)
     return VecEnv(vector, ports, pnl, dtype, device)
 
 
@@ -189,7 +189,7 @@ def _side(side: Any) -> float | tuple[float, ...]:
     return float(numbers[0]) if len(numbers) and (numbers == numbers[0]).all() else tuple(map(float, numbers))
 
 
-def _action_port(space: Any) -> Port:
+def action_port(space: Any) -> Port:
     if isinstance(space, spaces.Dict) or (isinstance(space, spaces.Box) and not np.issubdtype(space.dtype, np.floating)):
         raise ConfigError(
             f"the action space is {space}; needs a Box of floats, Discrete, MultiDiscrete or MultiBinary of one axis"
