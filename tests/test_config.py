@@ -10,11 +10,13 @@ from quantail.config import (
     Config,
     CriticConfig,
     EntropyConfig,
+    EnvConfig,
     InputConfig,
     KlConfig,
     NetConfig,
     OptimConfig,
     PpoConfig,
+    RunConfig,
     ScheduleConfig,
 )
 from quantail.errors import ConfigError
@@ -97,6 +99,17 @@ REFUSED = [
     (CloneConfig, {"max_weight": 0.0}),
     (InputConfig, {"clip_observations": 0.0}),
     (InputConfig, {"reward_scale": 0.0}),
+    (RunConfig, {"save_every": 0}),
+    (RunConfig, {"keep": 0}),
+    (RunConfig, {"evaluate_every": -1}),
+    (RunConfig, {"evaluate_rows": 0}),
+    (RunConfig, {"evaluate_envs": 0}),
+    (RunConfig, {"evaluate_seed": -1}),
+    (RunConfig, {"judge": "episodes"}),
+    (RunConfig, {"patience": -1}),
+    (RunConfig, {"patience": 3}),
+    (RunConfig, {"sinks": ("jsonl", "paper")}),
+    (RunConfig, {"threads": 0}),
     (Config, {"seed": -1}),
     (Config, {"total_timesteps": 0}),
 ]
@@ -105,6 +118,8 @@ EVERY = Config(
     net=NetConfig(encoder_sizes=(5, 7), actor_sizes=(), dropout=0.1),
     kl=KlConfig(target=0.02, penalty=0.5, penalty_ki=0.1),
     optim=OptimConfig(schedule=ScheduleConfig("cosine", 1e-5), max_grad_norm=None),
+    env=EnvConfig(id="quantail/TMaze", options={"length": 7, "slip": 0.5, "wide": True, "name": "off"}, pnl="gain"),
+    run=RunConfig(evaluate_every=2, sinks=("jsonl",)),
 )
 
 
@@ -128,6 +143,17 @@ def test_there_and_back():
     assert Config.from_dict({}) == Config()
 
 
+def test_options_keep_their_types():
+    plain = {"env": {"options": {"whole": 1, "real": 1.0, "flag": True, "word": "1"}}}
+    options = Config.from_dict(plain).env.options
+    assert [(name, type(value)) for name, value in options.items()] == [
+        ("whole", int),
+        ("real", float),
+        ("flag", bool),
+        ("word", str),
+    ]
+
+
 def test_whole_numbers_stand_for_real_ones():
     assert Config.from_dict({"critic": {"kappa": 0}}).critic.kappa == 0.0
 
@@ -136,6 +162,10 @@ def test_whole_numbers_stand_for_real_ones():
     ("values", "message"),
     [
         ({"sede": 1}, "sede is no setting; did you mean seed"),
+        ({"env": {"options": {"a": [1]}}}, r"env.options.a=\[1\] is list; needs bool or int or float or str"),
+        ({"env": {"options": {3: 1}}}, "env.options has the name 3, which is int; needs text"),
+        ({"env": {"options": 3}}, "env.options=3 is int; needs"),
+        ({"env": {"num_envs": 0}}, "num_envs=0; needs a whole number"),
         ({"ppo": {"gama": 0.9}}, "ppo.gama is no setting; did you mean ppo.gamma"),
         ({"ppo": {"gamma": "0.9"}}, "ppo.gamma='0.9' is str; needs float"),
         ({"ppo": {"n_steps": True}}, "ppo.n_steps=True is bool; needs int"),

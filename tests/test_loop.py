@@ -204,7 +204,8 @@ def test_a_changed_setting_changes_the_weights(path, bases):
 
 
 def test_every_setting_is_flipped_or_has_its_reason():
-    assert sorted([*FLIPS, *EXCEPTIONS]) == sorted(leaves(Config()))
+    beside = ("env.", "run.")  # what these change is told in tests/run/test_flips.py
+    assert sorted([*FLIPS, *EXCEPTIONS]) == sorted(leaf for leaf in leaves(Config()) if not leaf.startswith(beside))
 
 
 def test_a_setting_that_contradicts_another_is_refused():
@@ -375,6 +376,8 @@ def test_a_categorical_critics_atoms_move_only_when_targets_fall_outside(share, 
 class Spoiled(Ragged):
     """One broken number, or always the same one: which field, which environment, from which row on."""
 
+    where = torch.tensor([3])
+
     def __init__(self, what: str, value: float, forever: bool = False, same_step: bool = False) -> None:
         super().__init__("real", same_step)
         self.what, self.value, self.forever, self.rows = what, value, forever, 0
@@ -382,7 +385,7 @@ class Spoiled(Ragged):
     def step(self, state, action, noise):
         after, step = super().step(state, action, noise)
         self.rows += 1
-        here = (torch.arange(B) == 3) & torch.tensor(self.rows >= 14 if self.forever else self.rows == 14)
+        here = torch.isin(torch.arange(B), self.where) & torch.tensor(self.rows >= 14 if self.forever else self.rows == 14)
         obs = torch.where(here[:, None], self.value, step.obs)
         spoiled = {
             "reward": step._replace(reward=torch.where(here, self.value, step.reward)),
@@ -406,6 +409,12 @@ def test_a_broken_number_is_named_and_training_goes_on(what, value, forever, sam
         assert report.metrics["optim/void_steps"] == 0
         assert math.isfinite(report.metrics["train/loss"])
         assert all(part.isfinite().all() for part in report.carry.obs_moments[""])
+
+
+class AllSpoiled(Spoiled):
+    """All environments break."""
+
+    where = torch.arange(B)
 
 
 class Final(Ragged):
@@ -482,6 +491,17 @@ def test_an_agent_whose_weights_are_broken_is_refused_by_name():
         agent.policy.mean.weight[1, 2] = math.inf
     with pytest.raises(InputError, match=r"policy.mean.weight has 1 non-finite entry of 10, the first is inf at \[1, 2\]"):
         next(train(config, env, agent))
+
+
+@pytest.mark.parametrize("what", ["reward", "obs"])
+def test_when_no_row_can_be_learned_from_training_stops_with_its_weights(what):
+    config, env = settings("real", optim=OptimConfig(patience=3)), AllSpoiled(what, math.nan, forever=True)
+    agent, blind = make_agent(config, env), []
+    reports = train(config, env, agent)
+    with pytest.raises(TrainingError, match="3 rollouts in a row held no row to learn from"):
+        blind.extend(report.control.blind for report in reports)
+    assert blind == [0, 0, 1, 2]
+    assert all(p.isfinite().all() for p in agent.parameters())
 
 
 def test_void_steps_in_a_row_are_counted_over_iterations():

@@ -107,6 +107,7 @@ WANTED = [
     "norm/return_mean",
     "norm/return_std",
     "rollout/valid_rows",
+    "rollout/learned_rows",
     "rollout/episodes",
     "health/not_finite_reward",
     "health/not_finite_pnl",
@@ -330,6 +331,10 @@ def test_figures_of_the_environment_are_means_over_valid_rows_and_bad_ones_are_c
     assert found["env/pushed"] == pytest.approx(float(figure[kept].mean()), **CLOSE)
     assert found["health/not_finite_info"] == 1
     assert found["rollout/valid_rows"] == float(valid.sum()) < T * B
+    assert found["rollout/learned_rows"] == float(valid.sum())
+    muted = rollout._replace(value_weight=rollout.value_weight.clone().index_fill(1, torch.tensor([b]), 0.0))
+    found = metrics_of(river.agent, river.carry, muted, river.batch, river.estimates, learned, turned())
+    assert found["rollout/learned_rows"] == float(valid.sum() - valid[:, b].sum())
 
 
 def test_episodes_in_the_order_in_which_they_ended():

@@ -100,16 +100,22 @@ def train(
         watch.lap("update")
         metrics = metrics_of(agent, carry, rollout, batch, estimates, learned, turned)
         env_steps += int(metrics["rollout/valid_rows"])
-        stop_if_stuck(learned, config.optim.patience)
+        blind = 0 if metrics["rollout/learned_rows"] else control.blind + 1
+        stop_if_stuck(learned, blind, config.optim.patience)
         carry = refresh(carry, rollout, estimates.particles, agent, config)
         control = tally(control, ended_episodes(rollout), learned.epochs, successes(rollout))
-        control = steer(control._replace(void_steps=learned.void_steps), i, metrics, bool(learned.stopped), config)
+        control = steer(control._replace(void_steps=learned.void_steps, blind=blind), i, metrics, bool(learned.stopped), config)
         metrics |= tally_metrics(control) | watch.metrics(i, env_steps)
         yield Report(i, env_steps, metrics, agent, carry, control, optimizer, findings(metrics, rollout, learned))
 
 
-def stop_if_stuck(learned: Learned, patience: int) -> None:
-    """Raise after too many void optimizer steps in a row: more of them would only burn time."""
+def stop_if_stuck(learned: Learned, blind: int, patience: int) -> None:
+    """Raise after too many void optimizer steps, or rollouts without a row to learn from: more would only burn time."""
+    if blind >= patience:
+        raise TrainingError(
+            f"{blind} rollouts in a row held no row to learn from, for rewards, pnl or observations were not finite in every "
+            "environment; the weights are those of the last good step: look at the environment"
+        )
     if learned.void_steps >= patience:
         raise TrainingError(
             f"{learned.void_steps} optimizer steps in a row changed nothing, first because of {learned.culprit}; "

@@ -36,8 +36,8 @@ def make(config: EnvConfig, num_envs: int | None = None) -> TensorEnv:
 def native(config: EnvConfig, num_envs: int) -> TensorEnv:
     """One of ours by name."""
     if config.id not in NATIVE:
-        close = get_close_matches(config.id, NATIVE, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(NATIVE)}"
+        close = get_close_matches(config.id.removeprefix(OURS), [name.removeprefix(OURS) for name in NATIVE], n=1)
+        hint = f"did you mean {OURS}{close[0]}?" if close else f"there are {', '.join(NATIVE)}"
         raise ConfigError(f"env.id={config.id!r} is none of ours; {hint}")
     for name, asked in (("subprocesses", config.subprocesses), ("pnl", config.pnl)):
         if asked:

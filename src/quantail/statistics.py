@@ -175,6 +175,7 @@ def source_metrics(rollout: Rollout) -> dict[str, Tensor]:
     return found | {
         "health/not_finite_info": bad,
         "rollout/valid_rows": rollout.valid.sum(),
+        "rollout/learned_rows": (rollout.value_weight > 0).sum(),
         "rollout/episodes": (~rollout.episode_return.isnan()).sum(),
     }
 

@@ -27,7 +27,7 @@ class OptimConfig:
     eps: float = 1e-5
     weight_decay: float = 0.0
     max_grad_norm: float | None = 0.5  # None or <= 0: off
-    patience: int = 10  # so many void steps in a row stop training
+    patience: int = 10  # so many void steps, or rollouts of which nothing can be learnt, in a row stop training
 
     def __post_init__(self) -> None:
         check_choice("name", self.name, ("adam", "adamw", "sgd"))

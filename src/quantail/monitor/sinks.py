@@ -70,8 +70,10 @@ class JsonlSink:
 
     def close(self) -> None:
         if not self.file.closed:
-            self.sync()
-            self.file.close()
+            try:
+                self.sync()
+            finally:
+                self.file.close()
 
     def _append(self, line: bytes) -> None:
         try:

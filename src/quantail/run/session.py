@@ -2,10 +2,10 @@
 
 import logging
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 
@@ -17,6 +17,8 @@ from quantail.errors import ConfigError, QuantailError
 from quantail.loop import NO_HOOKS, Hooks, Progress, Report, begin, train
 from quantail.losses import LossTerm
 from quantail.monitor import sinks as logs
+from quantail.monitor.console import ConsoleSink
+from quantail.monitor.health import replay
 from quantail.monitor.sinks import Sink
 from quantail.nets.agent import Agent
 from quantail.registry import make
@@ -26,6 +28,7 @@ from quantail.run.lock import locked
 from quantail.run.validation import Judged, evaluate, judge, score_of
 
 RUNNING, FINISHED, STOPPED_EARLY, INTERRUPTED = "running", "finished", "stopped early", "interrupted"
+Open = TypeVar("Open", TensorEnv, Sink)
 LOG = logging.getLogger("quantail.run")
 
 
@@ -142,21 +145,37 @@ def _stage(config: Config, folder: Path, given: Given, saved: Checkpoint | None)
     with ExitStack() as stack:
         env, judged_in = given.env, given.evaluation_env
         if env is None:
-            env = stack.enter_context(closing(make(config.env)))
+            env = stack.enter_context(_closing(make(config.env)))
         if config.run.evaluate_every and judged_in is None:
-            judged_in = stack.enter_context(closing(make(config.env, config.run.evaluate_envs)))
+            judged_in = stack.enter_context(_closing(make(config.env, config.run.evaluate_envs)))
         if saved is not None:
             checkpoints.check_environment(saved, env)
-        own = [stack.enter_context(closing(_sink(name, config, folder, saved))) for name in config.run.sinks]
+        logs.truncate(folder / logs.METRICS_FILE, saved.env_steps if saved else 0)
+        own = [stack.enter_context(_closing(_sink(name, config, folder, saved))) for name in config.run.sinks]
         yield Stage(config, folder, env, judged_in, (*own, *given.sinks), given)
 
 
+@contextmanager
+def _closing(opened: Open) -> Iterator[Open]:
+    """Close it at the end; what goes wrong then must not hide what went wrong before."""
+    try:
+        yield opened
+    except BaseException:
+        with suppress(Exception):
+            opened.close()
+        raise
+    opened.close()
+
+
 def _sink(name: str, config: Config, folder: Path, saved: Checkpoint | None) -> Sink:
-    """A log by its name; one that exists already is cut off where the run goes on."""
+    """A log by its name, which goes on where the run does."""
+    log = folder / logs.METRICS_FILE
     match name:
+        case "console":
+            known = replay(logs.read_rows(log)) if log.is_file() else None
+            return ConsoleSink(config.total_timesteps, f"{folder.name}  {config.env.id}", known)
         case "jsonl":
-            logs.truncate(folder / logs.METRICS_FILE, saved.env_steps if saved else 0)
-            return logs.JsonlSink(folder / logs.METRICS_FILE)
+            return logs.JsonlSink(log)
         case "tensorboard":
             return logs.TensorBoardSink(folder, saved.env_steps if saved else None)
         case "wandb":
