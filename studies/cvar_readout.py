@@ -230,8 +230,8 @@ tr.best td { background: var(--soft); font-weight: 600; }
 .note { padding: .8rem 1rem; background: var(--soft); border-radius: .4rem; }
 </style></head><body>
 <h1>Can the tail be believed?</h1>
-<p class="note">This release holds the mathematics only: there is no agent to train yet, so this report shows how well
-its tail figures are computed. Errors are in percent of the exact CVaR; + means the risk is <b>understated</b>.</p>
+<p class="note">No agent is trained here: this report shows how well the tail figures are computed that every agent
+stands on. Errors are in percent of the exact CVaR; + means the risk is <b>understated</b>.</p>
 <h2>1. What a critic is told</h2>
 <p>Independent N(0, 1) rewards, γ = .99, λ = .95, CVaR<sub>.05</sub> of the discounted return. A scalar λ-return is a mean
 of means: its spread is a fraction of the truth, and a critic trained on it cannot know the tail. Simulated:
@@ -287,7 +287,7 @@ def main() -> None:
     errors = readout_errors()
     targets = [[name, f"{spread:.2f}", percent(error)] for name, spread, error in target_errors()]
     losses = [[f"{kappa:g}", percent(error)] for kappa, error in loss_errors()]
-    print("There is no agent to train yet: this release holds the mathematics. What it computes, and how well:\n")
+    print("No agent is trained here. How well the tail figures are computed that every agent stands on:\n")
     print("CVaR error in percent, + where the risk is understated\n")
     print(f"1. What a critic is told (γ = .99, λ = .95, Gaussian rewards, α = .05; sampling error {SAMPLING} %)\n")
     print(plain_table(["target", "spread, share of the truth", "CVaR error"], targets))

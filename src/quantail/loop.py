@@ -12,7 +12,7 @@ from quantail.envs.base import TensorEnv
 from quantail.errors import TrainingError
 from quantail.estimate import estimate, outside_share
 from quantail.functional.checks import check_finite
-from quantail.functional.moments import average_moments, batch_moments, merge_moments, scale_of
+from quantail.functional.moments import average_moments, batch_moments, finite_moments, merge_moments, scale_of
 from quantail.functional.returns import gae
 from quantail.losses import LossTerm
 from quantail.nets.agent import Agent
@@ -195,17 +195,19 @@ def first_scale(carry: Carry, rollout: Rollout, config: Config) -> Carry:
         return carry
     nothing = torch.zeros_like(rollout.start, dtype=rollout.reward.dtype)
     _, sums = gae(rollout.reward, nothing, rollout.terminated, rollout.truncated, config.ppo.gamma, 1.0, valid=rollout.valid)
-    moments = batch_moments(sums, (0, 1), rollout.value_weight)
+    moments = finite_moments(batch_moments(sums, (0, 1), rollout.value_weight))
     return with_scale(carry, moments._replace(weight=torch.ones_like(moments.weight)))  # one step of the moving average
 
 
 def refresh(carry: Carry, rollout: Rollout, particles: torch.Tensor, agent: Agent, config: Config) -> Carry:
     """After the update: what was seen enters the statistics, and the heads say the same in the new units."""
-    observed = {name: merge_moments(known, rollout.raw_moments[name]) for name, known in carry.obs_moments.items()}
+    observed = {
+        name: merge_moments(known, finite_moments(rollout.raw_moments[name])) for name, known in carry.obs_moments.items()
+    }
     carry = carry._replace(obs_moments=observed)
     if not config.critic.normalize_returns:
         return carry
-    seen = batch_moments(particles, (0, 1, 2), rollout.value_weight)
+    seen = finite_moments(batch_moments(particles, (0, 1, 2), rollout.value_weight))
     moments = average_moments(carry.return_moments, seen, config.critic.return_rate)
     if config.critic.kind == "categorical" and not outgrown(carry, rollout, particles, config):
         return carry._replace(return_moments=moments)

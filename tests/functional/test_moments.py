@@ -16,6 +16,7 @@ from oracles.moments import debiased_average, exact_moments
 from quantail.functional.moments import (
     average_moments,
     batch_moments,
+    finite_moments,
     merge_moments,
     no_moments,
     popart_rescale,
@@ -154,6 +155,22 @@ def test_no_weight_at_all_gives_no_moments():
     weights[:, 1] = 1
     half = batch_moments(torch.ones(5, 2), weights=weights)
     assert (half.mean.tolist(), half.variance.tolist(), half.weight.tolist()) == ([0, 1], [1, 0], [0, 5])
+
+
+def test_what_overflowed_is_merged_as_nothing():
+    """Entry by entry, whichever of the two overflowed; sound moments come back bit for bit."""
+    seen = batch_moments(doubles(*range(7)).reshape(7, 1).expand(7, 4))
+    broken = seen._replace(mean=seen.mean.clone(), variance=seen.variance.clone())
+    broken.mean[1], broken.variance[2], broken.variance[3] = math.inf, math.inf, math.nan
+    found = finite_moments(broken)
+    assert found.mean.tolist() == pytest.approx([3.0, 0.0, 0.0, 0.0])
+    assert found.variance.tolist() == pytest.approx([4.0, 1.0, 1.0, 1.0])
+    assert found.weight.tolist() == [7.0, 0.0, 0.0, 0.0]
+    assert_same(finite_moments(seen), seen, rtol=0, atol=0)
+    known = Moments(*(part[:1].expand(4) for part in batch_moments(doubles(5, 6, 9).reshape(3, 1))))
+    merged = merge_moments(known, found)
+    for part, old in zip(merged, known, strict=True):
+        torch.testing.assert_close(part[1:], old[1:], rtol=0, atol=0)
 
 
 def test_a_small_spread_on_a_huge_offset():

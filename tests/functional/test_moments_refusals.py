@@ -8,6 +8,7 @@ from quantail.functional import moments
 from quantail.functional.moments import (
     average_moments,
     batch_moments,
+    finite_moments,
     merge_moments,
     no_moments,
     popart_rescale,
@@ -23,6 +24,7 @@ FOUR = Scale(torch.zeros(4), torch.ones(4))
 SOUND = {
     no_moments: {"shape": (3,)},
     batch_moments: {"x": X, "dims": 0, "weights": torch.ones(5)},
+    finite_moments: {"moments": SEEN},
     merge_moments: {"a": SEEN, "b": SEEN},
     average_moments: {"a": SEEN, "b": SEEN, "rate": 0.1},
     standardize: {"x": X, "moments": SEEN, "clip": 5.0},
@@ -36,7 +38,7 @@ REFUSED = [
     Refusal(batch_moments, "dims", (0.0,), "dims=(0.0,); needs axes of x"),
     *(
         Refusal(f, "moments", UNITS, "moments is a Scale; needs Moments(mean, variance, weight)")
-        for f in (standardize, scale_of)
+        for f in (standardize, scale_of, finite_moments)
     ),
     *(Refusal(merge_moments, side, tuple(SEEN), f"{side} is a tuple; needs Moments(mean, variance, weight)") for side in "ab"),
     *(Refusal(popart_rescale, scale, SEEN, f"{scale} is a Moments; needs Scale(mean, std)") for scale in ("old", "new")),
@@ -49,6 +51,7 @@ REFUSED = [
     Refusal(batch_moments, "weights", torch.ones(3), "weights has shape [3]; needs [5, 3] or its leading axes"),
     Refusal(batch_moments, "weights", torch.ones(5, 3, 1), "weights has shape [5, 3, 1]; needs [5, 3]"),
     Refusal(batch_moments, "weights", torch.ones(5) > 0, "weights is torch.bool; needs floating point"),
+    Refusal(finite_moments, "moments", SHORT, "moments.variance has shape [2]; needs [3]"),
     *(Refusal(f, "a", SHORT, "a.variance has shape [2]; needs [3]") for f in (merge_moments, average_moments)),
     *(Refusal(f, "b", SHORT, "b.variance has shape [2]; needs [3]") for f in (merge_moments, average_moments)),
     *(Refusal(f, "b", no_moments((5, 3)), "b.mean has shape [5, 3]; needs [3]") for f in (merge_moments, average_moments)),

@@ -114,6 +114,7 @@ def cases() -> dict[str, tuple[Callable[..., object], list[Tensor]]]:
         "multi_categorical_log_prob": (lambda x: actions.multi_categorical_log_prob(x, sizes, choices), [normal(B, N)]),
         "multi_categorical_entropy": (lambda x: actions.multi_categorical_entropy(x, sizes), [normal(B, N)]),
         "batch_moments": (lambda x: moments.batch_moments(x, (0, 1), weights), [normal(T, B, A)]),
+        "finite_moments": (lambda m: moments.finite_moments(seen._replace(mean=m)), [normal(A)]),
         "merge_moments": (lambda m: moments.merge_moments(seen._replace(mean=m), more), [normal(A)]),
         "average_moments": (lambda m: moments.average_moments(seen._replace(mean=m), more, 0.1), [normal(A)]),
         "standardize": (lambda x: moments.standardize(x, seen, 2.0), [normal(T, B, A)]),

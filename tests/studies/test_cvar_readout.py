@@ -42,7 +42,7 @@ def test_the_demonstration_writes_its_report_and_says_where(tmp_path, monkeypatc
     monkeypatch.setattr(sys, "argv", ["cvar_readout.py", "--folder", str(tmp_path / "demo")])
     study.main()
     printed = capsys.readouterr().out
-    assert "There is no agent to train yet" in printed
+    assert "No agent is trained here" in printed
     assert f"The report lies in {tmp_path / 'demo' / 'report.html'}" in printed
     page = (tmp_path / "demo" / "report.html").read_text(encoding="utf-8")
     assert page.count("<table>") == 3

@@ -59,6 +59,17 @@ def batch_moments(x: Tensor, dims: int | Sequence[int] = 0, weights: Tensor | No
     return Moments(mean.squeeze(dims), torch.where(total > 0, variance, 1.0).squeeze(dims), total.squeeze(dims))
 
 
+def finite_moments(moments: Moments) -> Moments:
+    """Moments as they are, or with weight = 0 where mean or variance is not finite: what overflowed is merged as nothing.
+
+    moments [...] -> [...], there those of `no_moments`   (Source: definition).
+    """
+    _check_parts("moments", moments, moments)
+    sound = moments.mean.isfinite() & moments.variance.isfinite()
+    values = zip(moments, (0.0, 1.0, 0.0), strict=True)
+    return Moments(*(torch.where(sound, value, nothing) for value, nothing in values))
+
+
 def merge_moments(a: Moments, b: Moments) -> Moments:
     """Moments of two batches together, whatever their order or size: a mixture by their counts   (Chan, Golub & LeVeque 1983).
 
@@ -137,10 +148,14 @@ def _mix(a: Moments, b: Moments, share: Tensor, weight: Tensor) -> Moments:
 
 
 def _check_pair(a: Moments, b: Moments) -> None:
-    for name, one in (("a", a), ("b", b)):
-        check_record(name, one, Moments)
-        for field, value in zip(one._fields, one, strict=True):
-            check_shape(f"{name}.{field}", value, a.mean.shape, "all parts of both alike")
+    _check_parts("a", a, a)
+    _check_parts("b", b, a)
+
+
+def _check_parts(name: str, moments: Moments, like: Moments) -> None:
+    check_record(name, moments, Moments)
+    for field, value in zip(moments._fields, moments, strict=True):
+        check_shape(f"{name}.{field}", value, like.mean.shape, "all parts alike")
 
 
 def _check_scale(name: str, scale: Scale, heads: Sequence[int]) -> None:
