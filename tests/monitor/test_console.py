@@ -125,7 +125,7 @@ def test_a_terminal_gets_a_picture_that_is_drawn_over_itself(clock):
     assert "300 of 1,000 steps" in out.getvalue()
 
 
-def test_pictures_take_a_hundredth_of_the_time_at_most(clock, monkeypatch):
+def test_pictures_take_a_small_share_of_the_time(clock, monkeypatch):
     """Each costs 20 ms on this clock, an iteration 100 ms."""
     drawn = []
 
@@ -140,7 +140,7 @@ def test_pictures_take_a_hundredth_of_the_time_at_most(clock, monkeypatch):
     for i in range(1000):
         sink(at(i))
         clock[0] += 0.1
-    assert 40 <= len(drawn) <= 1 + (clock[0] - began) * 0.01 / 0.02
+    assert 15 <= len(drawn) <= 1 + (clock[0] - began) * 0.004 / 0.02
     sink.close()
     assert drawn[-1] == 100_000
 

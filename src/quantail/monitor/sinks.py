@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from quantail.loop import Report
 
 METRICS_FILE = "metrics.jsonl"
-SYNC_SECONDS = 5.0  # a machine that loses power loses at most so much of the log
+SYNC_SECONDS = 30.0  # a machine that loses power loses at most so much of the log; `run` calls `sync` before each checkpoint
 
 # What SB3 keeps out of TensorBoard: counters that are the x-axis, or a line.
 COUNTERS = ("time/iterations", "time/time_elapsed", "time/total_timesteps", "train/n_updates")
