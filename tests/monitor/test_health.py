@@ -8,6 +8,7 @@ from dataclasses import fields, is_dataclass, replace
 import pytest
 import torch
 
+from architecture.rules import ROOT
 from quantail.config import Config, OptimConfig
 from quantail.envs.oracles import CartPole
 from quantail.loop import make_agent, train
@@ -350,3 +351,9 @@ def test_rewards_that_depend_on_nothing_are_seen_in_a_real_run():
             head.bias.zero_()
     found = train_and_watch(config, Indifferent(), 8, agent).findings
     assert {"no advantage", "no gradient"} <= set(found)
+
+
+def test_the_page_lists_every_finding():
+    page = (ROOT / "docs/monitoring.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\| ([a-z ]+) \| (broken|warning|note) \| (\d+) \|", page, re.MULTILINE)
+    assert sorted(listed) == sorted((rule.name, rule.gravity, str(rule.patience)) for rule in RULES.values())
