@@ -310,3 +310,5 @@ def test_a_long_run_is_thinned_out():
         assert values[-1] == i
     assert list(values) == sorted(values)
     assert values[0] < 500
+    assert thinned((1.0, 2.0, 3.0, 4.0), 3) == (2.0, 4.0)
+    assert thinned((1.0, 2.0, 3.0), 2) == (1.0, 3.0)
