@@ -6,6 +6,7 @@ losses, critic; R: recurrent state; E: environments; X: engineering. A new bug g
 
 import ast
 import functools
+import re
 from pathlib import Path
 
 import pytest
@@ -307,3 +308,18 @@ def test_every_guard_exists(bug):
         file, name = guard.split("::")
         assert name.startswith("test_")
         assert name in names_in(file), f"{bug}: {guard} is gone; name the test that now sees it"
+
+
+def test_what_the_page_on_training_promises_has_its_tests():
+    """Every file and test that the table at its end names."""
+    page = (TESTS.parent / "docs" / "training.md").read_text(encoding="utf-8")
+    rows = [line for line in page.partition("## What shows it")[2].splitlines() if line.startswith("| ")][2:]
+    assert len(rows) > 10
+    for row in rows:
+        file, tokens = "", re.findall(r"`([^`]+)`", row.split("|")[2])
+        assert tokens, row
+        for token in tokens:
+            path, _, name = token.partition("::")
+            file = path or file  # `::test_b` stands behind `test_file.py::test_a`
+            assert (TESTS / file).exists(), row
+            assert not name or name in names_in(file.removesuffix(".py")), token
