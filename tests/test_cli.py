@@ -133,6 +133,9 @@ def test_doctor_of_no_run_is_one_sentence(tmp_path, capsys):
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.startswith(f"quantail doctor: {tmp_path}/metrics.jsonl is not there")
+    log_of(tmp_path, 0)
+    assert cli.main(["doctor", str(tmp_path)]) == 2
+    assert "metrics.jsonl holds no iteration yet" in capsys.readouterr().err
 
 
 def test_error_of_ours_is_one_sentence(monkeypatch, capsys):

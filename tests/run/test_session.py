@@ -13,13 +13,14 @@ import torch
 import yaml
 
 import quantail
-from quantail import checkpoint
+from quantail import checkpoint, cli
 from quantail.checkpoint import rotation
 from quantail.config import Config
 from quantail.envs.oracles import CartPole
 from quantail.errors import CheckpointError, ConfigError, QuantailError, RunError, TrainingError
 from quantail.loop import train
 from quantail.run import resume, run
+from quantail.run.folder import sessions
 from quantail.run.validation import Judged
 from rivers import Ragged, configured
 from run.worlds import At, Spoiled, Stop, cut, end_of, rows, small
@@ -333,7 +334,7 @@ def test_broken_numbers_without_end_stop_the_run_with_its_last_good_checkpoint(w
     assert resume(tmp_path / "run", Ragged("real"), total_timesteps=checkpoint.read(kept).env_steps + 50).status == "finished"
 
 
-def test_a_loss_that_is_not_finite_stops_it_too(tmp_path):
+def test_a_loss_that_is_not_finite_stops_it_and_the_doctor_says_so(tmp_path, capsys):
     config = configured("real", {"run.sinks": ["jsonl"], "run.save_every": 1})
     calls = itertools.count()
 
@@ -342,4 +343,11 @@ def test_a_loss_that_is_not_finite_stops_it_too(tmp_path):
 
     with pytest.raises(TrainingError, match=r"changed nothing, first because of loss term 0.*the last good checkpoint is "):
         run(config, tmp_path / "run", Ragged("real"), loss_terms=[breaks])
+    (session,) = sessions(tmp_path / "run")
+    assert session["stopped"].startswith("10 optimizer steps in a row changed nothing, first because of loss term 0")
+    assert cli.main(["doctor", str(tmp_path / "run")]) == 1
+    assert "broken: stopped: 10 optimizer steps in a row changed nothing" in capsys.readouterr().out
+    resume(tmp_path / "run", Ragged("real"), total_timesteps=800)  # what was wrong is over
+    assert "stopped" not in sessions(tmp_path / "run")[-1]
+    assert cli.main(["doctor", str(tmp_path / "run")]) == 0
     assert logging.getLogger("quantail.run").level == logging.NOTSET

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from quantail.errors import InputError
+
 if TYPE_CHECKING:
     from quantail.monitor.install import Check
 
@@ -29,10 +31,16 @@ def examine_run(folder: Path, json: bool) -> int:
     """What the figures of a run show to be wrong, gravest first; 1 where something is broken now."""
     from shutil import get_terminal_size
 
-    from quantail.monitor.health import as_plain, as_text, replay
+    from quantail.monitor.health import as_plain, as_text, replay, stopped
     from quantail.monitor.sinks import METRICS_FILE, read_rows
+    from quantail.run.folder import sessions
 
-    health = replay(read_rows(folder if folder.is_file() else folder / METRICS_FILE))
+    path = folder if folder.is_file() else folder / METRICS_FILE
+    health = replay(read_rows(path))
+    if why := (sessions(path.parent) or [{}])[-1].get("stopped", ""):
+        health = stopped(health, why)
+    elif health.iteration < 0:
+        raise InputError(f"{path} holds no iteration yet; ask again when the first is over")
     print(dump(as_plain(health)) if json else as_text(health, min(get_terminal_size().columns, 120)))
     return int(health.broken())
 

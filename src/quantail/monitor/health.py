@@ -81,6 +81,14 @@ def replay(rows: Iterable[Mapping[str, Any]]) -> Health:
     return health
 
 
+def stopped(health: Health, why: str) -> Health:
+    """The health of a run that broke off by itself, in an iteration that was not logged."""
+    at = (health.env_steps, health.env_steps, 1, health.iteration)
+    advice = "do what it says; then go on from the last good checkpoint with quantail resume"
+    finding = Finding("stopped", BROKEN, why, "training could not go on", advice, *at)
+    return health._replace(findings={**health.findings, "stopped": finding})
+
+
 def key_of(sentence: str) -> str:
     """Under which name something that the loop says is counted: a rule's, or the words without their numbers."""
     for rule in RULES.values():

@@ -11,6 +11,7 @@ lock                who is writing
 import json
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -75,14 +76,28 @@ def read_config(folder: Path) -> Config:
 
 def note_environment(folder: Path, env_steps: int) -> None:
     """Add this process to those that wrote here."""
-    path = folder / ENVIRONMENT
-    try:
-        sessions: list[Any] = json.loads(path.read_text(encoding="utf-8"))["sessions"]
-    except (OSError, ValueError, KeyError, TypeError):
-        sessions = []
     now = datetime.now().astimezone().isoformat(timespec="seconds")
-    sessions.append({"began": now, "env_steps": env_steps, **environment()})
-    atomic.replace(path, json.dumps({"sessions": sessions}, indent=2, ensure_ascii=False).encode())
+    _write_sessions(folder, [*sessions(folder), {"began": now, "env_steps": env_steps, **environment()}])
+
+
+def note_stop(folder: Path, why: str) -> None:
+    """Say of this process that it could not go on, for `quantail doctor`; where even that cannot be written, it is left."""
+    *earlier, own = sessions(folder) or [{}]
+    with suppress(OSError, QuantailError):
+        _write_sessions(folder, [*earlier, {**own, "stopped": why}])
+
+
+def sessions(folder: Path) -> list[dict[str, Any]]:
+    """The processes that wrote here, the latest last."""
+    try:
+        found: list[dict[str, Any]] = json.loads((folder / ENVIRONMENT).read_text(encoding="utf-8"))["sessions"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+    return found
+
+
+def _write_sessions(folder: Path, found: list[dict[str, Any]]) -> None:
+    atomic.replace(folder / ENVIRONMENT, json.dumps({"sessions": found}, indent=2, ensure_ascii=False).encode())
 
 
 def best_of(folder: Path) -> Path:

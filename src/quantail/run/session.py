@@ -219,6 +219,7 @@ def _train(stage: Stage, progress: Progress, judged: Judged, interrupt: Interrup
             if status != RUNNING or progress.carry.iteration % config.run.save_every == 0:
                 save(stage, progress, judged)
     except QuantailError as error:
+        folders.note_stop(stage.folder, str(error))
         kept = rotation.listed(stage.folder / folders.CHECKPOINTS)[-1]
         raise type(error)(
             f"{error}; the last good checkpoint is {kept}, go on from it: quantail resume {stage.folder}"
