@@ -34,7 +34,8 @@ TIMEOUT_SECONDS = 300
 SUITES = {
     "returns": ("returns", "advantages", "particles", "vtrace"),
     "quantile": ("quantile", "value_clipping"),
-    "risk": ("risk", "readout", "pid"),
+    "risk": ("risk", "readout", "pid", "laws"),
+    "laws": ("laws",),
     "categorical": ("categorical", "value_clipping"),
     "policy": ("policy",),
     "actions": ("actions",),

@@ -16,6 +16,7 @@ GOOD = {
     risk.var_from_categorical: {"p": LAW, "atoms": ATOMS, "alpha": 0.1},
     risk.cvar_from_quantiles: {"q": QUANTILES, "alpha": 0.1, "taus": TAUS},
     risk.cvar_weights: {"taus": TAUS, "alpha": 0.1},
+    risk.area_weights: {"taus": TAUS, "u": torch.tensor([0.1])},
     risk.var_from_quantiles: {"q": QUANTILES, "alpha": 0.1, "taus": TAUS},
     risk.ru_cost: {"x": X, "nu": 0.0, "alpha": 0.1},
     risk.cvar_charge: {"x": X, "nu": torch.zeros(2, 5), "alpha": 0.1, "limit": 0.0},
@@ -55,6 +56,8 @@ REFUSALS = [
     Refusal(
         risk.cvar_weights, "taus", torch.tensor([0.5, 1.0]), "taus runs from 0.5 to 1; needs levels strictly between 0 and 1"
     ),
+    Refusal(risk.area_weights, "taus", TAUS.flip(0), "taus must increase strictly, but does not after index [0]"),
+    Refusal(risk.area_weights, "u", torch.zeros(()), "u has shape []; needs [levels]"),
     Refusal(risk.var_from_quantiles, "q", QUANTILES.half().int(), "q is torch.int32; needs floating point"),
     Refusal(risk.var_from_quantiles, "taus", TAUS.flip(0), "taus must increase strictly, but does not after index [0]"),
     Refusal(risk.ru_cost, "x", 0.0, "x is a float; needs a torch.Tensor"),

@@ -98,17 +98,25 @@ def cvar_weights(taus: Tensor, alpha: float) -> Tensor:
     taus [N] in (0, 1) -> [N] float64, summing to 1. Weights of nodes that only extrapolate may be negative.
     """
     check_number("alpha", alpha, 0.0, 1.0, low_open=True)
-    z = _probit(taus)
+    return area_weights(taus, torch.tensor([alpha], dtype=torch.float64, device=taus.device))[0] / alpha
+
+
+def area_weights(taus: Tensor, u: Tensor) -> Tensor:
+    """The constants w with ∫₀ᵘ Q = w·θ for the quantile function that `cvar_weights` reads   (Source: docs/algorithms.md, CVaR read-out).
+
+    taus [N] in (0, 1), u [K] in [0, 1] -> [K, N] float64; row k sums to u_k.
+    """
+    check_rank("u", u, 1, "[levels]")
+    z, u = _probit(taus), u.double()
     if z.shape[0] == 1:
-        return torch.ones_like(z)
+        return u[:, None]
     edges = torch.cat([z.new_full((1,), -math.inf), z[1:-1], z.new_full((1,), math.inf)])
-    edges = edges.minimum(torch.special.ndtri(z.new_tensor(alpha)))
+    edges = edges.minimum(torch.special.ndtri(u)[:, None])  # [K, N] ends of the segments, as far as they lie below u
     mass = torch.special.ndtr(edges).diff()
     moment = -_gaussian_density(edges).diff()
     gap = z.diff()
     right, left = (moment - z[:-1] * mass) / gap, (z[1:] * mass - moment) / gap
-    none = z.new_zeros(1)
-    return (torch.cat([none, right]) + torch.cat([left, none])) / alpha
+    return torch.nn.functional.pad(right, (1, 0)) + torch.nn.functional.pad(left, (0, 1))
 
 
 def var_from_quantiles(q: Tensor, alpha: float, taus: Tensor | None = None) -> Tensor:
