@@ -32,7 +32,7 @@ def interpolate_quantiles(quantiles: Tensor, taus: Tensor, u: Tensor) -> Tensor:
 
 
 def interpolate_atoms(probs: Tensor, atoms: Tensor, u: Tensor) -> Tensor:
-    """Q(u) of a law on an even grid, each atom's mass spread evenly over its cell   (Source: definition; the histogram of a law).
+    """Q(u) of a law on an even grid, each atom's mass spread evenly over its cell   (Source: definition, a histogram).
 
         Q(u) = z_i + Δ·((u − F_{i−1})/p_i − ½),   i the first atom with F_i >= u
 
@@ -55,7 +55,7 @@ def interpolate_atoms(probs: Tensor, atoms: Tensor, u: Tensor) -> Tensor:
 
 
 def cell_means(quantiles: Tensor, taus: Tensor, masses: Tensor) -> Tensor:
-    """The mean of each quantile's cell: 1/m_i·∫ Q over [Σ_{j<i} m_j, Σ_{j≤i} m_j]   (Source: docs/algorithms.md, CVaR read-out).
+    """The mean of each quantile's cell: 1/m_i·∫ Q over [M_{i−1}, M_i], M_i = Σ_{j≤i} m_j   (Source: docs/algorithms.md, CVaR read-out).
 
     quantiles [..., N] at levels taus [N] with cell masses [N] -> [..., N]. A law of these atoms has the interpolated law's tail
     mean at every edge of a cell, which its quantiles have not: many such laws may be pooled into one.
@@ -120,7 +120,7 @@ class Distribution(NamedTuple):
     def _check_spread(self, what: str) -> None:
         if self.masses.shape[-1] == 1:
             raise InputError(
-                f"a scalar critic predicts a mean and nothing else; for {what} train with critic.kind 'quantile' or 'categorical'"
+                f"a scalar critic predicts a mean and nothing else; for {what} train with critic.kind='quantile'"
             )
 
 

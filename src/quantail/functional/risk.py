@@ -102,7 +102,7 @@ def cvar_weights(taus: Tensor, alpha: float) -> Tensor:
 
 
 def area_weights(taus: Tensor, u: Tensor) -> Tensor:
-    """The constants w with ∫₀ᵘ Q = w·θ for the quantile function that `cvar_weights` reads   (Source: docs/algorithms.md, CVaR read-out).
+    """The constants w with ∫₀ᵘ Q = w·θ for the Q that `cvar_weights` reads   (Source: docs/algorithms.md, CVaR read-out).
 
     taus [N] in (0, 1), u [K] in [0, 1] -> [K, N] float64; row k sums to u_k.
     """
