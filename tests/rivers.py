@@ -10,9 +10,10 @@ from torch import Tensor
 from quantail.config import Config, CriticConfig, NetConfig, PpoConfig
 from quantail.envs.base import TensorEnv
 from quantail.estimate import Batch, Estimates, estimate
-from quantail.loop import begin, first_scale, make_agent, rollout_noise
+from quantail.loop import begin, make_agent, rollout_noise
 from quantail.losses import Knobs
 from quantail.nets.agent import Agent
+from quantail.normaliser import adopt, first_scale, renewed
 from quantail.rollout import Carry, Noise, Rollout, collect
 from quantail.streams import Stream, generator
 from quantail.types import Box, Discrete, MultiDiscrete, Space, Step
@@ -125,6 +126,11 @@ def flow(config: Config, env: TensorEnv | None = None, iterations: int = 2, acti
     return River(env, agent, before, carry, noise, rollout, batch, estimates, groups)
 
 
+def refresh(carry: Carry, rollout: Rollout, particles: Tensor, agent: Agent, config: Config, lost: int = 0) -> Carry:
+    """The carry after the update, its scale in force."""
+    return adopt(carry, renewed(carry, rollout, particles, config, lost), agent)
+
+
 def disturb(agent: Agent, size: float, seed: int = 7) -> Agent:
     """Every weight moved a little."""
     source = torch.Generator().manual_seed(seed)
@@ -136,7 +142,7 @@ def disturb(agent: Agent, size: float, seed: int = 7) -> Agent:
 
 def turned(**values: float) -> Knobs:
     """Knobs, all sizes different."""
-    start = {"learning_rate": 0.01, "clip": 0.17, "entropy_coef": 0.3, "clone_coef": 0.7, "kl_penalty": 0.9}
+    start = {"learning_rate": 0.01, "clip": 0.17, "entropy_coef": 0.3, "clone_coef": 0.7, "kl_penalty": 0.9, "value_clip": 1.0}
     return Knobs(**{name: torch.tensor(value, dtype=torch.float64) for name, value in (start | values).items()})
 
 

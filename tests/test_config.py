@@ -47,8 +47,22 @@ REFUSED = [
     (CriticConfig, {"support_width": 0.0}),
     (CriticConfig, {"vf_coef": -1.0}),
     (CriticConfig, {"return_rate": 0.0}),
+    (CriticConfig, {"kind": "categorical", "atoms": 0}),
+    (CriticConfig, {"kind": "scalar", "atoms": -1}),
+    (CriticConfig, {"noncrossing": True, "sorting": True}),
+    (CriticConfig, {"return_window": -1}),
+    (CriticConfig, {"return_max_step": 0.0}),
+    (CriticConfig, {"return_freeze": -1}),
+    (CriticConfig, {"return_freeze": 3, "return_thaw": -1}),
+    (CriticConfig, {"return_thaw": 2}),
+    (CriticConfig, {"ret_clip": 0.0}),
+    (CriticConfig, {"ret_clip": -1.0}),
+    (CriticConfig, {"ret_clip": float("inf")}),
     (CriticConfig, {"clip": "mean"}),
     (CriticConfig, {"clip_radius": 0.0}),
+    (CriticConfig, {"clip_variance_factor": 0.9}),
+    (CriticConfig, {"clip_warmup": -1}),
+    (CriticConfig, {"clip_explained": 1.1}),
     (ScheduleConfig, {"kind": "step"}),
     (ScheduleConfig, {"floor": -1e-6}),
     (OptimConfig, {"name": "adamax"}),
@@ -135,6 +149,12 @@ def test_every_setting_is_refused_somewhere():
         plain = {one.name for one in dataclasses.fields(kind) if one.type not in ("bool", bool)}
         nested = {one.name for one in dataclasses.fields(kind) if one.default is dataclasses.MISSING}
         assert plain - nested <= {name for other, values in REFUSED if other is kind for name in values} | {"decay_iterations"}
+
+
+@pytest.mark.parametrize(("kind", "size"), [("scalar", 1), ("quantile", 32), ("categorical", 101)])
+def test_a_critic_says_as_many_numbers_as_its_kind_needs(kind, size):
+    assert CriticConfig(kind=kind).size == size
+    assert CriticConfig(kind=kind, atoms=7).size == (1 if kind == "scalar" else 7)
 
 
 def test_there_and_back():

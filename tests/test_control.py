@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from quantail.config import CloneConfig, Config, EntropyConfig, KlConfig, OptimConfig, PpoConfig, ScheduleConfig
+from quantail.config import CloneConfig, Config, CriticConfig, EntropyConfig, KlConfig, OptimConfig, PpoConfig, ScheduleConfig
 from quantail.control import (
     Control,
     Schedules,
@@ -78,6 +78,20 @@ def test_a_schedule_that_gives_nonsense_is_refused_by_name(value):
         knobs(start_control(config), 0, 250, config, CPU, Schedules(clip_range=lambda left: value))
 
 
+def test_values_are_clipped_after_the_warm_up_and_where_the_critic_explains_enough():
+    def gate(critic, iteration, explained=math.nan):
+        config = Config(critic=CriticConfig(**critic))
+        return float(knobs(Control(explained=explained), iteration, 0, config, torch.device("cpu")).value_clip)
+
+    assert [gate({}, i) for i in range(3)] == [0, 0, 0]
+    assert [gate({"clip": "mean_only"}, i) for i in range(3)] == [1, 1, 1]
+    assert [gate({"clip": "mean_only", "clip_warmup": 2}, i) for i in range(4)] == [0, 0, 1, 1]
+    strict = {"clip": "per_quantile", "clip_explained": 0.3}
+    assert [gate(strict, 5, explained) for explained in (math.nan, -1.0, 0.29, 0.3, 0.9)] == [0, 0, 0, 1, 1]
+    metrics = {"policy/entropy_mean": 1.0, "train/explained_variance": 0.25, "train/approx_kl": 0.0}
+    assert steer(Control(), 0, metrics, False, Config()).explained == 0.25
+
+
 def test_the_clip_range_warms_up_by_iterations():
     config = Config(ppo=PpoConfig(clip_range=0.2, clip_start=0.4, clip_warmup=4))
     assert [clip_range(i, config) for i in range(6)] == pytest.approx([0.4, 0.35, 0.3, 0.25, 0.2, 0.2])
@@ -94,7 +108,7 @@ def test_cloning_holds_then_falls_by_environment_steps():
 def test_knobs_are_scalars_on_the_device_in_the_order_of_their_names():
     config = Config(entropy=EntropyConfig(coef=0.3), clone=CloneConfig(coef=0.7), kl=KlConfig(penalty=0.9))
     found = knobs(start_control(config), 0, 0, config, CPU)
-    assert [float(x) for x in found] == pytest.approx([3e-4, 0.2, 0.3, 0.7, 0.9])
+    assert [float(x) for x in found] == pytest.approx([3e-4, 0.2, 0.3, 0.7, 0.9, 0.0])
     assert all(x.shape == () for x in found)
 
 

@@ -11,15 +11,14 @@ import numpy as np
 import pytest
 import torch
 
-from oracles.moments import debiased_average
 from quantail import loop
 from quantail.config import Config, InputConfig, OptimConfig
 from quantail.control import Schedules
 from quantail.errors import ConfigError, InputError, TrainingError
-from quantail.loop import Hooks, begin, first_scale, make_agent, refresh, rollout_noise, train
+from quantail.loop import Hooks, begin, make_agent, rollout_noise, train
+from quantail.monitor import looks
 from quantail.rollout import collect
-from quantail.types import Scale
-from rivers import ACTIONS, B, Ragged, T, configured, disturb, flow, settings
+from rivers import ACTIONS, B, Ragged, T, configured, disturb, flow, refresh, settings
 
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
 
@@ -84,6 +83,8 @@ STRICT = {"kl.target": 1e-9, "kl.absolute_factor": 1e9, "ppo.n_epochs": 4}
 STEERED = {"kl.target": 1e-6, "kl.absolute_factor": 1e9, "kl.penalty": 0.1}
 DECAY = {"entropy.coef": 0.1, "entropy.final": 0.0, "entropy.decay_iterations": 2}
 LOST = {"entropy.coef": 0.1, "entropy.boost_factor": 3.0, "entropy.boost_patience": 0, "seed": 5, "critic.vf_coef": 0.0}
+HELD = {"critic.clip": "mean_and_variance", "critic.clip_radius": 1e-3}
+FROZEN = LOST | {"critic.return_freeze": 1}
 WARM = {"ppo.clip_range": 2e-3, "ppo.clip_start": 1e-4, "ppo.clip_warmup": 3, "optim.learning_rate": 3e-3}
 CLONE = {"clone.coef": 0.5, "clone.final": 0.1, "clone.decay_steps": 100}
 FLIPS = {
@@ -111,6 +112,7 @@ FLIPS = {
     "critic.twin": Flip(False),
     "critic.twin_reduce": Flip("min"),
     "critic.noncrossing": Flip(True),
+    "critic.sorting": Flip(True),
     "critic.kappa": Flip(0.5),
     "critic.targets": Flip("lambda_return"),
     "critic.particles": Flip(5),
@@ -118,8 +120,16 @@ FLIPS = {
     "critic.vf_coef": Flip(1.0),
     "critic.normalize_returns": Flip(False),
     "critic.return_rate": Flip(0.7),
+    "critic.return_window": Flip(2),
+    "critic.return_max_step": Flip(0.01),
+    "critic.return_freeze": Flip(1, iterations=3),
+    "critic.return_thaw": Flip(1, FROZEN, iterations=4),
+    "critic.ret_clip": Flip(0.5),
     "critic.clip": Flip("mean_only", {"critic.clip_radius": 1e-3}),
     "critic.clip_radius": Flip(1e-4, {"critic.clip": "mean_only", "critic.clip_radius": 1e-3}),
+    "critic.clip_variance_factor": Flip(1.0, HELD),
+    "critic.clip_warmup": Flip(1, HELD),
+    "critic.clip_explained": Flip(1.0, HELD),
     "ppo.n_steps": Flip(9),
     "ppo.n_epochs": Flip(3),
     "ppo.batch_size": Flip(T),
@@ -303,71 +313,6 @@ def test_observation_moments_are_frozen_in_a_rollout_and_those_of_all_valid_rows
         np.testing.assert_allclose(carry.obs_moments[""].mean.numpy(), rows.mean(0), rtol=1e-10)
         np.testing.assert_allclose(carry.obs_moments[""].variance.numpy(), rows.var(0), rtol=1e-9)
         assert carry.obs_moments[""].weight[0] == len(rows)
-
-
-def test_the_first_iteration_sets_the_scale_by_its_own_discounted_rewards():
-    config = settings("real", ppo={"gamma": 0.8})
-    env = Ragged("real")
-    agent = make_agent(config, env).double()
-    carry = begin(config, env, agent).carry
-    assert float(carry.scale.std) == 1.0
-    rollout, after = collect(env, agent, carry, rollout_noise(config, env, agent, 0), config)
-    sums = []
-    for b in range(B):
-        total = 0.0
-        for t in reversed(range(T)):
-            if not rollout.valid[t, b]:
-                total = 0.0
-                continue
-            ends = bool(rollout.terminated[t, b] | rollout.truncated[t, b])
-            total = float(rollout.reward[t, b]) + (0.0 if ends else 0.8 * total)
-            sums.append(total)
-    scale = first_scale(after, rollout, config).scale
-    assert float(scale.mean) == pytest.approx(np.mean(sums), rel=1e-12)
-    assert float(scale.std) == pytest.approx(np.std(sums), rel=1e-12)
-    quiet = settings("real", {"normalize_returns": False})
-    assert first_scale(after, rollout, quiet) is after
-
-
-def test_the_scale_is_a_debiased_average_over_the_particles_of_iterations():
-    config = settings("real", {"return_rate": 0.3})
-    river = flow(config, Ragged("real"))
-    first = (float(river.carry.return_moments.mean), float(river.carry.return_moments.variance))
-    weight = river.rollout.value_weight[..., None].expand(river.estimates.particles.shape)
-    rows = river.estimates.particles[weight > 0].numpy()
-    later = refresh(river.carry, river.rollout, river.estimates.particles, river.agent, config)
-    mean, variance = debiased_average([first, (rows.mean(), rows.var())], 0.3)
-    assert float(later.scale.mean) == pytest.approx(mean, rel=1e-12)
-    assert float(later.scale.std) == pytest.approx(math.sqrt(variance), rel=1e-12)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize(("kind", "noncrossing"), [("scalar", False), ("quantile", False), ("quantile", True)])
-def test_a_refresh_of_the_scale_keeps_what_the_critics_say(kind, noncrossing, dtype):
-    config = settings("real", {"kind": kind, "noncrossing": noncrossing, "return_rate": 0.9})
-    river = flow(config, Ragged("real"))
-    agent, carry, obs = river.agent.to(dtype), river.carry, river.rollout.obs.to(dtype)
-    memory = agent.initial_memory(B)
-    with torch.no_grad():
-        before = agent.unroll(obs, memory, river.rollout.start)[0].critics.double() * carry.scale.std + carry.scale.mean
-        later = refresh(carry, river.rollout, 40 + 30 * river.estimates.particles, agent, config)
-        after = agent.unroll(obs, memory, river.rollout.start)[0].critics.double() * later.scale.std + later.scale.mean
-    assert later.scale.std > 5 * carry.scale.std
-    assert (after - before).abs().max() <= (1e-6 if dtype == torch.float32 else 1e-12) * later.scale.std
-
-
-@pytest.mark.parametrize(("share", "moves"), [(0.004, False), (0.006, True)])
-def test_a_categorical_critics_atoms_move_only_when_targets_fall_outside(share, moves):
-    config = settings("real", {"kind": "categorical", "support_width": 5.0, "particles": 1000})
-    river = flow(config, Ragged("real"))
-    river = river._replace(carry=river.carry._replace(scale=Scale(*(torch.tensor(x, dtype=torch.float64) for x in (1.0, 2.0)))))
-    particles = torch.zeros(T, B, 1000, dtype=torch.float64)
-    particles[..., : int(1000 * share)] = 100.0
-    before = {name: p.clone() for name, p in river.agent.named_parameters()}
-    later = refresh(river.carry, river.rollout, particles, river.agent, config)
-    assert (later.scale != river.carry.scale) == moves
-    assert later.return_moments.weight == river.carry.return_moments.weight + 1
-    torch.testing.assert_close(dict(river.agent.named_parameters()), before, rtol=0, atol=0)
 
 
 # --- nothing breaks it ------------------------------------------------------------------------------------------------
@@ -570,3 +515,50 @@ def test_a_loss_term_moves_the_weights():
 
     plain, pulled = (run(settings("real"), terms=terms)[-1] for terms in ((), (pull,)))
     assert plain["policy.mean.weight"].norm() > 1.1 * pulled["policy.mean.weight"].norm()
+
+
+CLIPS = ("off", "mean_only", "mean_and_variance", "per_quantile")
+LAWS = ({"kind": "scalar"}, {}, {"sorting": True}, {"noncrossing": True}, {"kind": "categorical", "atoms": None})
+
+
+@pytest.mark.parametrize("trunks", ["shared", "actor_critic", "each"])
+@pytest.mark.parametrize("law", LAWS, ids=lambda law: "-".join(map(str, law.values())) or "quantile")
+@pytest.mark.parametrize("clip", CLIPS)
+def test_every_critic_trains_on_ragged_episodes_of_both_sources(clip, law, trunks):
+    """Two iterations, for in the first nothing was said before: every weight of every critic moves, and stays finite."""
+    for twin, same_step in itertools.product((False, True), (False, True)):
+        config = settings("real", {"clip": clip, "clip_radius": 1e-4, "twin": twin} | law, net={"trunks": trunks})
+        env = Ragged("real", same_step)
+        agent = make_agent(config, env)
+        before = {name: p.clone() for name, p in agent.named_parameters()}
+        *_, report = itertools.islice(train(config, env, agent), 2)
+        for name, parameter in agent.named_parameters():
+            assert parameter.isfinite().all()
+            assert not torch.equal(parameter, before[name]), name
+        figures = report.metrics
+        assert figures["optim/void_steps"] == 0
+        assert figures["critic/loss_clipped"] <= figures["train/value_loss"] + 1e-6
+        assert figures["critic/loss_unclipped"] <= figures["train/value_loss"] + 1e-6
+        assert (figures["critic/clip_active"] > 0) == (clip != "off")
+        assert math.isfinite(figures["critic/cvar_realised"])
+        assert report.findings == ()
+
+
+def test_a_critic_that_died_and_twins_that_parted_are_named():
+    """By the rules of `monitor.looks`, from what a run logs."""
+    nothing = looks.Past({}, ())
+    config, env = settings("real", net={"activation": "relu"}), Ragged("real")
+    agent = make_agent(config, env)
+    with torch.no_grad():  # a bias so far below that no unit ever fires
+        agent.critics[1][0].bias.fill_(-1e4)
+    agent.values.heads[1].bias.requires_grad_(False)
+    metrics = next(train(config, env, agent)).metrics
+    assert looks.dead_critic(metrics, nothing) == "the gradient norm of critic 1 is 0"
+    config = settings("real", {"twin_reduce": "min"})
+    agent = make_agent(config, env)
+    with torch.no_grad():  # targets follow the lower critic: under the mean both would be wrong alike
+        agent.values.heads[1].bias += 1e4
+    metrics = next(train(config, Ragged("real"), agent)).metrics
+    assert "more than 100 times apart" in looks.twins(metrics, nothing)
+    sound = next(train(settings("real"), Ragged("real"))).metrics
+    assert looks.dead_critic(sound, nothing) == looks.twins(sound, nothing) == ""

@@ -163,6 +163,10 @@ def test_clipped_values_are_the_worse_of_two_losses_row_by_row(kind, mode):
     _, unclipped = batch_loss(same.agent, whole(same), turned(), free)
     torch.testing.assert_close(stats["value_loss_unclipped"], unclipped["value_loss"], **EXACT)
     assert unclipped["value_clip_active"] == 0
+    shut = turned(value_clip=0.0)
+    _, waiting = batch_loss(river.agent, whole(river), shut, plain)
+    torch.testing.assert_close(waiting["value_loss"], unclipped["value_loss"], **EXACT)
+    assert waiting["value_clip_active"] == 0
     wide, far = one_river(critic={"kind": kind, "clip": mode, "clip_radius": 1e9})
     if mode != "mean_and_variance":
         torch.testing.assert_close(batch_loss(far.agent, whole(far), turned(), wide)[1]["value_loss"], unclipped["value_loss"])
@@ -222,7 +226,7 @@ def test_each_loss_reaches_its_own_and_all_together_everything(memory, trunks, k
     agent, part = river.agent, whole(river)
     outputs, _ = agent.unroll(part.rows.obs, part.memory, part.rows.start)
     loss, stats = policy_loss(agent, part, part.rows, outputs.policy, turned(), config)
-    _, of_critics = value_loss(agent, part, part.rows, outputs.critics, config.critic)
+    _, of_critics = value_loss(agent, part, part.rows, outputs.critics, turned(), config.critic)
     own = {"shared": ["shared"] * 3, "actor_critic": ["actor", "critic", "critic"], "each": ["actor", "critic_0", "critic_1"]}
     terms = {"actor/head": loss, **{f"critic_{i}/head": of_critics[f"value_loss_{i}"] for i in range(1 + twin)}}
     for (head, term), trunk in zip(terms.items(), own[trunks], strict=False):

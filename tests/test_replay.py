@@ -12,12 +12,13 @@ import torch
 
 from quantail.envs.oracles import CartPole
 from quantail.estimate import estimate
-from quantail.loop import begin, first_scale, make_agent, refresh, rollout_noise
+from quantail.loop import begin, make_agent, rollout_noise
+from quantail.normaliser import first_scale
 from quantail.rollout import collect
 from quantail.streams import Stream, generator
 from quantail.types import Box, Discrete, Group, MultiDiscrete
 from quantail.update import sequences
-from rivers import ACTIONS, B, Ragged, T, disturb, settings, with_part
+from rivers import ACTIONS, B, Ragged, T, disturb, refresh, settings, with_part
 
 MEMORIES, TRUNKS, CRITICS = (
     ("lstm", "gru", "mingru", "none"),

@@ -9,12 +9,12 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from quantail.config import CloneConfig, EntropyConfig, KlConfig, OptimConfig
-from quantail.loop import make_optimizer, refresh
+from quantail.loop import make_optimizer
 from quantail.losses import batch_loss
 from quantail.rollout import collect
 from quantail.statistics import ended_episodes, explained, findings, metrics_of, successes, weighted_mean_and_std
 from quantail.update import accumulate, minibatches, update
-from rivers import B, Ragged, T, disturb, flow, gradients, settings, turned
+from rivers import B, Ragged, T, disturb, flow, gradients, refresh, settings, turned
 
 CLOSE = {"rel": 1e-10, "abs": 1e-12}
 
@@ -292,6 +292,8 @@ def test_gradient_norms_of_owners_are_means_over_the_steps():
         assert float(learned.steps[0][f"grad_norm/{owner}"]) == pytest.approx(first, rel=1e-10)
         both = [float(step[f"grad_norm/{owner}"]) for step in learned.steps]
         assert found[f"optim/grad_norm/{owner}"] == pytest.approx(sum(both) / 2, **CLOSE)
+    for i in range(2):
+        assert found[f"critic/grad_norm_{i}"] == found[f"optim/grad_norm/critic_{i}"] > 0
 
 
 def test_the_observations_drift_in_units_of_what_was_known():

@@ -99,6 +99,10 @@ TABLE = (
     Mutant("actions", "logsigmoid(-2 * raw)", "logsigmoid(-1 * raw)", "the slope of another squash"),
     Mutant("actions", "math.log(4.0)", "math.log(2.0)", "the slope of tanh by a factor"),
     # moments
+    Mutant("laws", "(at - z[lower]) / (z[lower + 1]", "(z[lower + 1] - at) / (z[lower + 1]", "interpolation runs backwards"),
+    Mutant("laws", "(share - 0.5)", "(share + 0.5)", "atoms lie at the end of their cells"),
+    Mutant("laws", "+ 0.5 * (x[..., None] == thresholds)", "+ 1.0 * (x[..., None] == thresholds)", "ties lie below"),
+    Mutant("laws", "(edges[-1] / masses.double())", "(edges[-1] * masses.double())", "areas of cells are not divided by mass"),
     Mutant("moments", "(1 - share) * gap", "(1 + share) * gap", "merged variance too large"),
     Mutant("moments", "b.weight / torch.where", "a.weight / torch.where", "merging by the wrong count"),
     Mutant("moments", "(old.mean - new.mean)", "(old.mean + new.mean)", "PopArt shifts by the sum"),

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 
-from quantail.config import CloneConfig, Config, EntropyConfig, KlConfig, ScheduleConfig
+from quantail.config import CloneConfig, Config, CriticConfig, EntropyConfig, KlConfig, ScheduleConfig
 from quantail.errors import ConfigError
 from quantail.losses import Knobs
 
@@ -20,6 +20,7 @@ class Control(NamedTuple):
     entropies: tuple[float, ...] = ()  # of the policy, newest last, as many as the slope is taken over
     decay_start: int | None = None  # iteration at which the entropy coefficient began to fall
     lost: int = 0  # iterations in a row with negative explained variance
+    explained: float = math.nan  # variance of the returns, in the last iteration
     kl_penalty: float = 0.0
     kl_integral: float = 0.0
     kl_error: float | None = None  # KL − target of the last iteration
@@ -59,6 +60,7 @@ def knobs(
         entropy_coef(control, iteration, config.entropy),
         clone_coef(env_steps, config.clone),
         control.kl_penalty,
+        float(clips_values(control, iteration, config.critic)),
     )
     return Knobs(*torch.tensor(values, dtype=torch.float64, device=device).unbind())
 
@@ -71,10 +73,13 @@ def steer(control: Control, iteration: int, metrics: Mapping[str, float], stoppe
     decay_start = control.decay_start
     if decay_start is None and settled(entropies, config.entropy):
         decay_start = iteration + 1
-    lost = control.lost + 1 if metrics["train/explained_variance"] < 0 else 0
+    explained = metrics["train/explained_variance"]
+    lost = control.lost + 1 if explained < 0 else 0
     decay = config.kl.epoch_decay
     factor = max(control.epoch_factor * decay, 1 / config.ppo.n_epochs) if stopped else min(control.epoch_factor / decay, 1.0)
-    control = control._replace(entropies=entropies, decay_start=decay_start, lost=lost, epoch_factor=factor)
+    control = control._replace(
+        entropies=entropies, decay_start=decay_start, lost=lost, explained=explained, epoch_factor=factor
+    )
     return steer_penalty(control, metrics["train/approx_kl"], config.kl)
 
 
@@ -125,6 +130,13 @@ def clip_range(iteration: int, config: Config) -> float:
     if ppo.clip_start is None or iteration >= ppo.clip_warmup:
         return ppo.clip_range
     return ppo.clip_start + (ppo.clip_range - ppo.clip_start) * iteration / ppo.clip_warmup
+
+
+def clips_values(control: Control, iteration: int, config: CriticConfig) -> bool:
+    """Whether predictions are held near the rollout's: after the warm-up, and where the critic explained enough."""
+    if config.clip == "off" or iteration < config.clip_warmup:
+        return False
+    return config.clip_explained is None or control.explained >= config.clip_explained
 
 
 def clone_coef(env_steps: int, config: CloneConfig) -> float:

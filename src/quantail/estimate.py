@@ -7,6 +7,7 @@ from torch import Tensor
 
 from quantail.config import Config, CriticConfig
 from quantail.functional.categorical import pool_categorical, project
+from quantail.functional.laws import Distribution
 from quantail.functional.quantile import pool_quantiles
 from quantail.functional.returns import distributional_targets, gae, normalize_advantages
 from quantail.nets.agent import Agent, Memory
@@ -14,6 +15,8 @@ from quantail.rollout import Rollout
 from quantail.streams import uniform
 from quantail.trees import tree_map
 from quantail.types import Law, Observation, Scale
+
+LEAST_CLIP = 1e-3  # standard deviations: a bound that something brought to 0 since would leave nothing to learn
 
 
 class Batch(NamedTuple):
@@ -35,6 +38,12 @@ class Batch(NamedTuple):
 
 class Estimates(NamedTuple):
     """What a rollout says in raw units, for the statistics and the return normaliser."""
+
+    law: Law  # of what follows each row, as all critics together predict it: [T+1, B, N], or [N] where rows share it
+    realised: (
+        Tensor  # [T, B] what did follow, to its end or to a draw from the law where the rollout, or a time limit, cut it off
+    )
+    borrowed: Tensor  # [T, B] the weight of that draw: 0 if the row's episode was seen to its end
 
     values: Tensor  # [T+1, B]
     advantages: Tensor  # [T, B] before normalisation
@@ -58,6 +67,7 @@ def estimate(rollout: Rollout, agent: Agent, scale: Scale, source: torch.Generat
         )
     else:
         particles = returns[..., None]
+    realised, borrowed = realise(rollout, law, final_law, source, ppo.gamma)
     magnitude = torch.maximum(values[:-1].abs(), returns.abs())
     learned = normalize_advantages(advantages, ppo.normalize_advantage, weights=rollout.policy_weight, magnitude=magnitude)
     batch = Batch(
@@ -73,7 +83,29 @@ def estimate(rollout: Rollout, agent: Agent, scale: Scale, source: torch.Generat
         value_weight=rollout.value_weight,
         critics=None if critic.clip == "off" else rollout.critics[:, :-1].movedim(0, -2),
     )
-    return batch, Estimates(values, advantages, returns, particles)
+    return batch, Estimates(law, realised, borrowed, values, advantages, returns, particles)
+
+
+def realise(rollout: Rollout, law: Law, final_law: Law | None, source: torch.Generator, gamma: float) -> tuple[Tensor, Tensor]:
+    """What did follow each row, and how much of it is no fact: [T, B] each.
+
+    Σ γᵏ·r_{t+k} up to a termination; where a time limit or the rollout's end comes first, plus γⁿ·z, z a draw from the law
+    predicted there. A mean in place of the draw would make the tail too thin, leaving such rows out would prefer short lives.
+    """
+    reward, ends = rollout.reward, (rollout.terminated, rollout.truncated, gamma, 1.0)
+    noise = uniform((*reward.shape, 1), source)
+    never = torch.zeros_like(noise)  # below λ = 1: always on to the next row
+    whole = distributional_targets(reward, law, *ends, never, noise, valid=rollout.valid, final_law=final_law)
+    ones = torch.ones_like(rollout.start, dtype=reward.dtype)
+    final = None if final_law is None else ones[:-1]
+    borrowed = gae(torch.zeros_like(reward), ones, *ends, valid=rollout.valid, final_values=final)[1]
+    return whole[..., 0], borrowed
+
+
+def distribution(agent: Agent, critics: Tensor, scale: Scale, config: CriticConfig) -> Distribution:
+    """What all critics [C, ..., N] together predict, in raw units, to be read."""
+    law = pooled_law(agent, critics, scale, config)
+    return Distribution(*law, taus=agent.values.levels if config.kind == "quantile" else None)
 
 
 def pooled_law(agent: Agent, critics: Tensor, scale: Scale, config: CriticConfig) -> Law:
@@ -99,6 +131,9 @@ def outside_share(particles: Tensor, scale: Scale, weight: Tensor, width: float 
 def _target(agent: Agent, particles: Tensor, scale: Scale, config: CriticConfig) -> Tensor:
     """Particles in the critics' scale; for a categorical critic as probabilities, projected this once."""
     scaled = ((particles - scale.mean) / scale.std).to(particles.dtype)
+    if config.ret_clip is not None:
+        bound = max(config.ret_clip, LEAST_CLIP)
+        scaled = scaled.clamp(-bound, bound)
     if config.kind != "categorical":
         return scaled
     shares = torch.full_like(scaled, 1 / scaled.shape[-1])

@@ -10,17 +10,16 @@ from quantail.config import Config, OptimConfig
 from quantail.control import Control, Schedules, epochs, knobs, start_control, steer, tally, tally_metrics
 from quantail.envs.base import TensorEnv
 from quantail.errors import TrainingError
-from quantail.estimate import estimate, outside_share
+from quantail.estimate import estimate
 from quantail.functional.checks import check_finite
-from quantail.functional.moments import average_moments, batch_moments, finite_moments, merge_moments, scale_of
-from quantail.functional.returns import gae
 from quantail.losses import LossTerm
 from quantail.nets.agent import Agent
+from quantail.normaliser import adopt, first_scale, renewed, scale_figures, start_normaliser
 from quantail.registry import make
 from quantail.rollout import Carry, Noise, Rollout, collect, start_carry
 from quantail.statistics import ended_episodes, explained_void, findings, metrics_of, successes
 from quantail.streams import Stream, generator, normal, uniform
-from quantail.types import Moments, Space
+from quantail.types import Space
 from quantail.update import Learned, sequences, update
 
 
@@ -98,12 +97,12 @@ def train(
         counts = {"epochs": epochs(control, config), "void_steps": control.void_steps}
         learned = explained_void(update(agent, optimizer, groups, order, turned, config, loss_terms, **counts), batch)
         watch.lap("update")
-        metrics = metrics_of(agent, carry, rollout, batch, estimates, learned, turned)
+        later = renewed(carry, rollout, estimates.particles, config, control.lost)
+        metrics = metrics_of(agent, carry, rollout, batch, estimates, learned, turned, scale_figures(carry, later, config))
         env_steps += int(metrics["rollout/valid_rows"])
         blind = 0 if metrics["rollout/learned_rows"] else control.blind + 1
         stop_if_stuck(learned, blind, config.optim.patience)
-        carry = refresh(carry, rollout, estimates.particles, agent, config)
-        control = tally(control, ended_episodes(rollout), learned.epochs, successes(rollout))
+        carry, control = adopt(carry, later, agent), tally(control, ended_episodes(rollout), learned.epochs, successes(rollout))
         control = steer(control._replace(void_steps=learned.void_steps, blind=blind), i, metrics, bool(learned.stopped), config)
         metrics |= tally_metrics(control) | watch.metrics(i, env_steps)
         yield Report(i, env_steps, metrics, agent, carry, control, optimizer, findings(metrics, rollout, learned))
@@ -153,7 +152,7 @@ def begin(config: Config, env: TensorEnv, agent: Agent | None = None, iteration:
     agent = agent or make_agent(config, env)
     check_finite(**dict(agent.named_parameters()))
     source = generator(config.seed, Stream.RESET, iteration, env.device)
-    carry = start_carry(env, agent, normal((env.num_envs, env.noise_dim), source))
+    carry = start_normaliser(start_carry(env, agent, normal((env.num_envs, env.noise_dim), source)), config)
     return Progress(agent, make_optimizer(agent, config.optim), carry, start_control(config), 0)
 
 
@@ -187,41 +186,3 @@ def rollout_noise(config: Config, env: TensorEnv, agent: Agent, iteration: int) 
         dropout=None if dropped is None else agent.dropout_mask(uniform(dropped, dropout)),
         explore=None if explored is None else normal(explored, explore),
     )
-
-
-def first_scale(carry: Carry, rollout: Rollout, config: Config) -> Carry:
-    """The scale of the very first iteration: that of the rollout's discounted rewards, nothing being known of values yet."""
-    if not config.critic.normalize_returns:
-        return carry
-    nothing = torch.zeros_like(rollout.start, dtype=rollout.reward.dtype)
-    _, sums = gae(rollout.reward, nothing, rollout.terminated, rollout.truncated, config.ppo.gamma, 1.0, valid=rollout.valid)
-    moments = finite_moments(batch_moments(sums, (0, 1), rollout.value_weight))
-    return with_scale(carry, moments._replace(weight=torch.ones_like(moments.weight)))  # one step of the moving average
-
-
-def refresh(carry: Carry, rollout: Rollout, particles: torch.Tensor, agent: Agent, config: Config) -> Carry:
-    """After the update: what was seen enters the statistics, and the heads say the same in the new units."""
-    observed = {
-        name: merge_moments(known, finite_moments(rollout.raw_moments[name])) for name, known in carry.obs_moments.items()
-    }
-    carry = carry._replace(obs_moments=observed)
-    if not config.critic.normalize_returns:
-        return carry
-    seen = finite_moments(batch_moments(particles, (0, 1, 2), rollout.value_weight))
-    moments = average_moments(carry.return_moments, seen, config.critic.return_rate)
-    if config.critic.kind == "categorical" and not outgrown(carry, rollout, particles, config):
-        return carry._replace(return_moments=moments)
-    later = with_scale(carry, moments)
-    agent.values.rescale_(carry.scale, later.scale)
-    return later
-
-
-def outgrown(carry: Carry, rollout: Rollout, particles: torch.Tensor, config: Config) -> bool:
-    """Whether more than 0.5 % of the targets lie outside a categorical critic's atoms."""
-    share = outside_share(particles, carry.scale, rollout.value_weight, config.critic.support_width)
-    return bool(share > 0.005)
-
-
-def with_scale(carry: Carry, moments: Moments) -> Carry:
-    """The carry with new moments of the return, and the scale they give."""
-    return carry._replace(return_moments=moments, scale=scale_of(moments))

@@ -25,6 +25,7 @@ class Knobs(NamedTuple):
     entropy_coef: Tensor
     clone_coef: Tensor
     kl_penalty: Tensor
+    value_clip: Tensor  # 1 where predictions are held near the rollout's, 0 where not, or not yet
 
 
 # A mean over rows, weighted by the batch's `policy_weight`, that is added to the loss. The batch's rows may begin with some
@@ -60,7 +61,7 @@ def batch_loss(
     outputs, _ = agent.unroll(rows.obs, part.memory, rows.start, rows.action_mask, dropout=part.dropout)
     rows, policy = (tree_map(lambda x: x[part.burn_in :], one) if part.burn_in else one for one in (rows, outputs.policy))
     loss, stats = policy_loss(agent, part, rows, policy, knobs, config)
-    value, of_critics = value_loss(agent, part, rows, outputs.critics[:, part.burn_in :], config.critic)
+    value, of_critics = value_loss(agent, part, rows, outputs.critics[:, part.burn_in :], knobs, config.critic)
     loss = loss + config.critic.vf_coef * value
     stats |= of_critics
     share = (rows.policy_weight.sum() / part.policy_total).detach()
@@ -117,14 +118,15 @@ def ratio_statistics(log_ratio: Tensor, knobs: Knobs, mean: Callable[[Tensor], T
 
 
 def value_loss(
-    agent: Agent, part: Part, rows: Batch, critics: Tensor, config: CriticConfig
+    agent: Agent, part: Part, rows: Batch, critics: Tensor, knobs: Knobs, config: CriticConfig
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Mean over the critics [C, L, S, N] of each one's own loss, and what clipping does to it."""
     plain = torch.stack([critic_loss(agent, critic, rows.target, config) for critic in critics])
     clipped = plain
     if rows.critics is not None:
         old = rows.critics.movedim(-2, 0)
-        clipped = torch.stack([clipped_loss(agent, *pair, rows.target, config) for pair in zip(critics, old, strict=True)])
+        near = torch.stack([clipped_loss(agent, *pair, rows.target, config) for pair in zip(critics, old, strict=True)])
+        clipped = torch.where(knobs.value_clip > 0, near, plain)
     per_critic = torch.stack([part.value_mean(one) for one in torch.maximum(plain, clipped)])
     rounding = 16 * torch.finfo(plain.dtype).eps * plain.detach().abs()
     return per_critic.mean(), {
@@ -139,7 +141,7 @@ def value_loss(
 def critic_loss(agent: Agent, critic: Tensor, target: Tensor, config: CriticConfig) -> Tensor:
     """Loss per row of one critic [..., N], so scaled that `vf_coef` means the same for every kind."""
     if config.kind == "categorical":
-        return categorical_loss(critic, target) / math.log(config.atoms)
+        return categorical_loss(critic, target) / math.log(config.size)
     if config.kind == "scalar":
         return (critic[..., 0] - target.mean(-1)).square()
     loss = quantile_huber_loss(critic, target, agent.values.taus, config.kappa)
@@ -149,9 +151,13 @@ def critic_loss(agent: Agent, critic: Tensor, target: Tensor, config: CriticConf
 def clipped_loss(agent: Agent, new: Tensor, old: Tensor, target: Tensor, config: CriticConfig) -> Tensor:
     """The loss per row of what one critic says, kept near its own old output; the target is never clipped."""
     if config.kind == "categorical":
-        near = clip_categorical(new, old.softmax(-1), agent.values.atoms, config.clip_radius, config.clip)
+        near = clip_categorical(
+            new, old.softmax(-1), agent.values.atoms, config.clip_radius, config.clip, config.clip_variance_factor
+        )
     else:
-        near = clip_quantiles(new, old, config.clip_radius, config.clip, masses=agent.values.masses)
+        near = clip_quantiles(
+            new, old, config.clip_radius, config.clip, config.clip_variance_factor, masses=agent.values.masses
+        )
     return critic_loss(agent, near, target, config)
 
 

@@ -36,6 +36,7 @@ class Carry(NamedTuple):
     episode_length: Tensor  # [B]
     obs_moments: ObservationMoments
     return_moments: Moments  # of the value targets, raw
+    return_history: Moments  # [W] of the last iterations, newest last, where these are what is averaged
     scale: Scale  # in which the critics speak
     iteration: int
 
@@ -120,6 +121,7 @@ def start_carry(env: TensorEnv, agent: Agent, noise: Tensor) -> Carry:
         episode_length=zero,
         obs_moments={name: no_moments(part.shape[1:], device=bad.device) for name, part in _real_parts(obs).items()},
         return_moments=nothing,
+        return_history=no_moments((0,), device=bad.device),
         scale=Scale(nothing.mean, nothing.variance.sqrt()),
         iteration=0,
     )
@@ -145,12 +147,11 @@ def collect(env: TensorEnv, agent: Agent, carry: Carry, noise: Noise, config: Co
         memory=snapshots,
         raw_moments={name: batch_moments(part, (0, 1), many.value_weight) for name, part in parts.items()},
     )
-    critics = many.critics.movedim(0, 1)
     final = None if many.final_critics is None else many.final_critics.movedim(0, 1)
     return rollout._replace(
         obs=tree_map(lambda x, y: torch.cat([x, y[None]]), many.obs, last),
         start=torch.cat([many.start, carry.start[None]]),
-        critics=torch.cat([critics, bootstrap.critics], 1),
+        critics=torch.cat([many.critics.movedim(0, 1), bootstrap.critics], 1),
         final_critics=final,
     ), carry._replace(iteration=carry.iteration + 1)
 

@@ -1,11 +1,13 @@
 """What an iteration says of itself: every figure a 0-d tensor on the device, all of them crossing to the host at once."""
 
 from collections.abc import Mapping
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
 
 from quantail.behaviour import behaviour_metrics
+from quantail.calibration import TAIL, calibration_metrics
 from quantail.errors import InputError
 from quantail.estimate import Batch, Estimates, outside_share
 from quantail.functional.checks import check_finite
@@ -44,21 +46,34 @@ STEP_NAMES = {
     "value_loss_clipped": "critic/loss_clipped",
     "value_clip_active": "critic/clip_active",
 }
+NO_OTHERS: Mapping[str, Tensor] = MappingProxyType({})
 COUNTS = ("taken", "void", "log_ratio_not_finite")
 
 
 def metrics_of(
-    agent: Agent, carry: Carry, rollout: Rollout, batch: Batch, estimates: Estimates, learned: Learned, knobs: Knobs
+    agent: Agent,
+    carry: Carry,
+    rollout: Rollout,
+    batch: Batch,
+    estimates: Estimates,
+    learned: Learned,
+    knobs: Knobs,
+    others: Mapping[str, Tensor] = NO_OTHERS,
 ) -> dict[str, float]:
-    """All figures of an iteration by name. `carry` is the one after the rollout, before anything was refreshed."""
+    """All figures of an iteration by name. `carry` is the one after the rollout, before anything was refreshed.
+
+    `others` are 0-d tensors by their public names that were found elsewhere and cross together with these.
+    """
     tensors = {
         **step_metrics(learned, knobs),
         **advantage_metrics(batch, estimates),
         **critic_metrics(agent, carry, rollout, estimates),
+        **calibration_metrics(agent, rollout, estimates, TAIL),
         **memory_metrics(carry, rollout),
         **normaliser_metrics(carry, rollout),
         **source_metrics(rollout),
         **behaviour_metrics(agent, carry, rollout),
+        **others,
         "train/learning_rate": knobs.learning_rate,
         "train/clip_range": knobs.clip,
         "policy/entropy_coef": knobs.entropy_coef,
@@ -68,7 +83,8 @@ def metrics_of(
     values = torch.stack([value.detach().double() for value in tensors.values()]).tolist()
     metrics = dict(zip(tensors, values, strict=True))
     metrics["train/entropy_loss"] = -metrics["policy/entropy_mean"]
-    return metrics
+    norms = {f"critic/grad_norm_{i}": metrics.get(f"optim/grad_norm/critic_{i}") for i in range(2)}
+    return metrics | {name: norm for name, norm in norms.items() if norm is not None}
 
 
 def step_metrics(learned: Learned, knobs: Knobs) -> dict[str, Tensor]:

@@ -16,7 +16,7 @@ FLOORS = (
     ("run",),
     ("backtest", "monitor", "checkpoint", "adversary", "loop"),
     ("engine",),
-    ("control", "statistics", "behaviour", "evaluation", "registry"),
+    ("control", "statistics", "behaviour", "calibration", "normaliser", "evaluation", "registry"),
     ("update", "losses", "estimate", "rollout"),
     ("nets", "optim", "market"),
     ("envs",),

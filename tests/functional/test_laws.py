@@ -150,7 +150,6 @@ GOOD = {
 REFUSALS = [
     Refusal(laws.interpolate_quantiles, "quantiles", torch.tensor(1.0), "quantiles has shape []; needs [..., quantiles]"),
     Refusal(laws.interpolate_quantiles, "taus", torch.ones(4), "taus has shape [4]; needs [3] (one for each quantile)"),
-    Refusal(laws.interpolate_quantiles, "taus", torch.tensor([0.0, 0.5, 0.9]), "needs levels strictly between 0 and 1"),
     Refusal(laws.interpolate_quantiles, "u", torch.zeros(1, 1), "u has shape [1, 1]; needs [levels]"),
     Refusal(laws.interpolate_atoms, "probs", torch.tensor(1.0), "probs has shape []; needs [..., atoms]"),
     Refusal(laws.interpolate_atoms, "atoms", torch.zeros(2), "atoms has shape [2]; needs [3] (one for each probability)"),

@@ -17,8 +17,10 @@ from quantail.functional.moments import (
     average_moments,
     batch_moments,
     finite_moments,
+    limit_scale,
     merge_moments,
     no_moments,
+    pool_moments,
     popart_rescale,
     scale_of,
     standardize,
@@ -217,6 +219,42 @@ def test_nothing_merges_as_nothing():
     for merged in (merge_moments(some, nothing), merge_moments(nothing, some)):
         assert_same(merged, some, rtol=0, atol=0)
     assert_same(merge_moments(nothing, nothing), nothing, rtol=0, atol=0)
+
+
+# --- pool_moments and limit_scale -------------------------------------------------------------------------------------
+
+
+def test_pooled_moments_are_those_of_all_rows():
+    rows = [torch.randn(n, 3, dtype=torch.float64) * (n + 1) + n for n in (4, 1, 7)]
+    each = [batch_moments(x, 0) for x in [*rows, rows[0][:0].reshape(0, 3).new_zeros(1, 3)]]
+    each[-1] = no_moments((3,))
+    pooled = pool_moments(Moments(*(torch.stack(part, -1) for part in zip(*each, strict=True))))
+    together = torch.cat(rows).numpy()
+    np.testing.assert_allclose(pooled.mean, together.mean(0), rtol=1e-12)
+    np.testing.assert_allclose(pooled.variance, together.var(0), rtol=1e-12)
+    assert pooled.weight.tolist() == [12.0] * 3
+    nothing = pool_moments(no_moments((2, 5)))
+    assert_same(nothing, no_moments((2,)), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("step", [0.1, 1.0])
+def test_a_limited_scale_arrives_in_bounded_steps(step):
+    scale, goal = (Scale(*(torch.tensor(x, dtype=torch.float64) for x in pair)) for pair in ((1.0, 2.0), (-70.0, 0.02)))
+    for count in itertools.count(1):
+        later = limit_scale(scale, goal, step)
+        assert float(scale.std / later.std) <= 1 + step + 1e-12
+        assert float((later.mean - scale.mean).abs()) <= step * float(scale.std) + 1e-12
+        if later == goal or count > 100:
+            break
+        scale = later
+        if float(scale.std) == 0.02:  # the rest of the way is as slow as its own unit
+            break
+    assert float(later.std) == 0.02
+    up = limit_scale(goal, Scale(goal.mean + 1, 50 * goal.std), step)
+    assert float(up.std) == pytest.approx(0.02 * (1 + step))
+    assert float(up.mean - goal.mean) == pytest.approx(step * float(up.std))
+    near = Scale(goal.mean + 0.001 * step, goal.std * (1 + step / 2))
+    assert limit_scale(goal, near, step) == near
 
 
 # --- average_moments --------------------------------------------------------------------------------------------------

@@ -56,7 +56,7 @@ REFUSALS = [
     Refusal(
         risk.cvar_weights, "taus", torch.tensor([0.5, 1.0]), "taus runs from 0.5 to 1; needs levels strictly between 0 and 1"
     ),
-    Refusal(risk.area_weights, "taus", TAUS.flip(0), "taus must increase strictly, but does not after index [0]"),
+    Refusal(risk.area_weights, "taus", TAUS[:0], "taus has shape [0]; needs [levels], no axis empty"),
     Refusal(risk.area_weights, "u", torch.zeros(()), "u has shape []; needs [levels]"),
     Refusal(risk.var_from_quantiles, "q", QUANTILES.half().int(), "q is torch.int32; needs floating point"),
     Refusal(risk.var_from_quantiles, "taus", TAUS.flip(0), "taus must increase strictly, but does not after index [0]"),

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from quantail.functional import actions, categorical, moments, policy, quantile, returns, risk
+from quantail.functional import actions, categorical, laws, moments, policy, quantile, returns, risk
 from quantail.types import Law, Moments, Scale
 
-MODULES = (actions, categorical, moments, policy, quantile, returns, risk)
+MODULES = (actions, categorical, laws, moments, policy, quantile, returns, risk)
 T, B, N, M, A, K = 5, 3, 7, 6, 2, 4
 
 # Plain Python numbers in, fresh tensors out: called when something is built, nothing to trace.
@@ -37,6 +37,7 @@ def cases() -> dict[str, tuple[Callable[..., object], list[Tensor]]]:
     noise, choices, draws = uniform(T, B, M), torch.randint(2, (B, 2)), normal(K, B, A)
     seen, more = Moments(normal(A), uniform(A), uniform(A) + 1), Moments(normal(A), uniform(A), uniform(A) + 1)
     scale, new_scale = Scale(normal(), uniform()), Scale(normal(), uniform())
+    thresholds, happened = normal(T, B, K), normal(T, B)
     start, gains, knob, sizes = risk.pid_start(3), risk.PidGains(), uniform(), [K, N - K]
     return {
         "gae": (lambda r, v: returns.gae(r, v, ended, cut, 0.9, 0.8), [normal(T, B), normal(T + 1, B)]),
@@ -82,6 +83,11 @@ def cases() -> dict[str, tuple[Callable[..., object], list[Tensor]]]:
         "cvar_from_quantiles": (lambda q: risk.cvar_from_quantiles(q, 0.05, taus), [normal(B, N)]),
         "var_from_quantiles": (lambda q: risk.var_from_quantiles(q, 0.05, taus), [normal(B, N)]),
         "cvar_weights": (lambda t: risk.cvar_weights(t, 0.05), [taus.clone()]),
+        "area_weights": (lambda t: risk.area_weights(t, masses), [taus.clone()]),
+        "interpolate_quantiles": (lambda q: laws.interpolate_quantiles(q, taus, masses), [normal(B, N)]),
+        "interpolate_atoms": (lambda p: laws.interpolate_atoms(p, atoms, masses), [uniform(B, N)]),
+        "cell_means": (lambda q: laws.cell_means(q, taus, masses), [normal(B, N)]),
+        "share_below": (lambda w: laws.share_below(thresholds, happened, w), [uniform(T, B)]),
         "ru_cost": (lambda x: risk.ru_cost(x, 0.1, 0.05), [normal(B)]),
         "cvar_charge": (lambda x: risk.cvar_charge(x, knob, 0.05, -0.2), [normal(B)]),
         "blend_advantages": (lambda a, c: risk.blend_advantages(a, c, 0.3), [normal(T, B), normal(T, B)]),
@@ -117,6 +123,8 @@ def cases() -> dict[str, tuple[Callable[..., object], list[Tensor]]]:
         "finite_moments": (lambda m: moments.finite_moments(seen._replace(mean=m)), [normal(A)]),
         "merge_moments": (lambda m: moments.merge_moments(seen._replace(mean=m), more), [normal(A)]),
         "average_moments": (lambda m: moments.average_moments(seen._replace(mean=m), more, 0.1), [normal(A)]),
+        "pool_moments": (lambda m: moments.pool_moments(seen._replace(mean=m)), [normal(A)]),
+        "limit_scale": (lambda m: moments.limit_scale(scale, new_scale._replace(mean=m), 0.1), [normal()]),
         "standardize": (lambda x: moments.standardize(x, seen, 2.0), [normal(T, B, A)]),
         "scale_of": (lambda m: moments.scale_of(seen._replace(mean=m)), [normal(A)]),
         "popart_rescale": (lambda w, b: moments.popart_rescale(w, b, scale, new_scale), [normal(N, A), normal(N)]),

@@ -14,7 +14,7 @@ from rivers import Ragged, settings
 
 PAGE = (ROOT / "docs/monitoring.md").read_text(encoding="utf-8")
 EXPLAINED = re.findall(r"^\| `([^`]+)` \|", PAGE, re.MULTILINE)
-PATTERNS = {name: re.compile(re.sub(r"<\w+>", "[\\\\w/-]+", name)) for name in EXPLAINED}
+PATTERNS = {name: re.compile(re.sub(r"<\w+>", "[\\\\w./-]+", name)) for name in EXPLAINED}
 
 
 class Succeeds(Ragged):

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from quantail.errors import InputError
-from quantail.functional.checks import bad_shape, check_levels, check_number, check_rank, check_shape
+from quantail.functional.checks import bad_shape, check_number, check_rank, check_shape
 from quantail.functional.risk import area_weights, cvar_from_categorical, cvar_from_quantiles
 
 
@@ -20,7 +20,6 @@ def interpolate_quantiles(quantiles: Tensor, taus: Tensor, u: Tensor) -> Tensor:
     """
     check_rank("quantiles", quantiles, 1, "[..., quantiles]")
     check_shape("taus", taus, quantiles.shape[-1:], "one for each quantile")
-    check_levels("taus", taus)
     _check_probabilities(u)
     quantiles = quantiles.sort(-1).values
     if quantiles.shape[-1] == 1:
@@ -55,7 +54,7 @@ def interpolate_atoms(probs: Tensor, atoms: Tensor, u: Tensor) -> Tensor:
 
 
 def cell_means(quantiles: Tensor, taus: Tensor, masses: Tensor) -> Tensor:
-    """The mean of each quantile's cell: 1/m_i·∫ Q over [M_{i−1}, M_i], M_i = Σ_{j≤i} m_j   (Source: docs/algorithms.md, CVaR read-out).
+    """Means of the quantiles' cells: 1/m_i·∫ Q over [M_{i−1}, M_i], M = Σ m   (Source: docs/algorithms.md, CVaR read-out).
 
     quantiles [..., N] at levels taus [N] with cell masses [N] -> [..., N]. A law of these atoms has the interpolated law's tail
     mean at every edge of a cell, which its quantiles have not: many such laws may be pooled into one.
@@ -119,9 +118,7 @@ class Distribution(NamedTuple):
 
     def _check_spread(self, what: str) -> None:
         if self.masses.shape[-1] == 1:
-            raise InputError(
-                f"a scalar critic predicts a mean and nothing else; for {what} train with critic.kind='quantile'"
-            )
+            raise InputError(f"a scalar critic predicts a mean and nothing else; for {what} train with critic.kind='quantile'")
 
 
 def _check_probabilities(u: Tensor) -> None:

@@ -96,6 +96,24 @@ def average_moments(a: Moments, b: Moments, rate: float) -> Moments:
     return _mix(a, b, share, steps)
 
 
+def pool_moments(moments: Moments) -> Moments:
+    """Moments of all batches together, each counted by its weight: `merge_moments` of them all   (Chan, Golub & LeVeque 1983).
+
+        μ = Σw·μ_i/Σw     σ² = Σw·(σ_i² + (μ_i − μ)²)/Σw
+
+    all [..., K] -> [...]. None of any weight gives `no_moments`.
+    """
+    check_record("moments", moments, Moments)
+    for field, value in zip(moments._fields, moments, strict=True):
+        check_shape(f"moments.{field}", value, moments.mean.shape, "all parts alike, batches last")
+    check_rank("moments.mean", moments.mean, 1, "[..., batches]")
+    total = moments.weight.sum(-1)
+    share = moments.weight / torch.where(total > 0, total, 1.0)[..., None]
+    mean = (share * moments.mean).sum(-1)
+    variance = (share * (moments.variance + (moments.mean - mean[..., None]).square())).sum(-1)
+    return Moments(mean, torch.where(total > 0, variance, 1.0), total)
+
+
 def standardize(x: Tensor, moments: Moments, clip: float | None = None) -> Tensor:
     """x in units of what was seen: (x − μ)/σ, within ±clip   (Source: definition; as VecNormalize, Raffin et al. 2021).
 
@@ -122,6 +140,23 @@ def scale_of(moments: Moments, std_floor: float = 1e-4, std_cap: float = 1e6) ->
     check_number("std_floor", std_floor, 0.0, low_open=True)
     check_number("std_cap", std_cap, std_floor)
     return Scale(moments.mean, moments.variance.sqrt().clamp(std_floor, std_cap))
+
+
+def limit_scale(old: Scale, new: Scale, step: float) -> Scale:
+    """A scale on its way to another, one step at a time   (Source: definition).
+
+        |μ' − μ| <= step·max(σ, σ')      σ/(1 + step) <= σ' <= σ·(1 + step)
+
+    scales [...] -> [...].
+    """
+    check_number("step", step, 0.0, low_open=True)
+    for name, scale in (("old", old), ("new", new)):
+        check_record(name, scale, Scale)
+        for field, value in zip(scale._fields, scale, strict=True):
+            check_shape(f"{name}.{field}", value, old.mean.shape, "all parts of both alike")
+    std = torch.minimum(torch.maximum(new.std, old.std / (1 + step)), old.std * (1 + step))
+    most = step * torch.maximum(old.std, std)
+    return Scale(old.mean + torch.minimum(torch.maximum(new.mean - old.mean, -most), most), std)
 
 
 def popart_rescale(weight: Tensor, bias: Tensor, old: Scale, new: Scale) -> tuple[Tensor, Tensor]:

@@ -98,16 +98,18 @@ def cvar_weights(taus: Tensor, alpha: float) -> Tensor:
     taus [N] in (0, 1) -> [N] float64, summing to 1. Weights of nodes that only extrapolate may be negative.
     """
     check_number("alpha", alpha, 0.0, 1.0, low_open=True)
+    check_levels("taus", taus)
     return area_weights(taus, torch.tensor([alpha], dtype=torch.float64, device=taus.device))[0] / alpha
 
 
 def area_weights(taus: Tensor, u: Tensor) -> Tensor:
     """The constants w with ∫₀ᵘ Q = w·θ for the Q that `cvar_weights` reads   (Source: docs/algorithms.md, CVaR read-out).
 
-    taus [N] in (0, 1), u [K] in [0, 1] -> [K, N] float64; row k sums to u_k.
+    taus [N] increasing in (0, 1), u [K] in [0, 1] -> [K, N] float64; row k sums to u_k. Looks at the shapes alone.
     """
     check_rank("u", u, 1, "[levels]")
-    z, u = _probit(taus), u.double()
+    check_rank("taus", taus, 1, "[levels]")
+    z, u = torch.special.ndtri(taus.double()), u.double()
     if z.shape[0] == 1:
         return u[:, None]
     edges = torch.cat([z.new_full((1,), -math.inf), z[1:-1], z.new_full((1,), math.inf)])

@@ -11,7 +11,7 @@ from quantail.config import CriticConfig
 from quantail.errors import InputError
 from quantail.functional.categorical import support
 from quantail.functional.moments import popart_rescale
-from quantail.functional.quantile import midpoint_levels, tail_levels
+from quantail.functional.quantile import midpoint_levels, sort_quantiles, tail_levels
 from quantail.nets.encoder import linear
 from quantail.types import Law, Scale
 
@@ -26,7 +26,8 @@ class ValueHeads(nn.Module):
         self.kind = critic.kind
         self.count = len(widths)
         self.noncrossing = critic.noncrossing and critic.kind == "quantile"
-        atoms = 1 if critic.kind == "scalar" else critic.atoms
+        self.sorting = critic.sorting and critic.kind == "quantile"
+        atoms = critic.size
         self.heads = nn.ModuleList(linear(width, atoms, VALUE_GAIN, ortho_init) for width in widths)
         levels = tail_levels if critic.levels == "tail" and critic.kind == "quantile" else midpoint_levels
         # Kept in float64, handed out in the dtype of the weights: a float64 agent has float64 levels.
@@ -53,6 +54,11 @@ class ValueHeads(nn.Module):
         return self._cast(self.exact_masses)
 
     @property
+    def levels(self) -> Tensor:
+        """[N] levels of a quantile critic, float64."""
+        return cast(Tensor, self.exact_taus)
+
+    @property
     def atoms(self) -> Tensor:
         """[N] atoms of a categorical critic, in normalised units."""
         return self._cast(self.exact_atoms)
@@ -61,6 +67,8 @@ class ValueHeads(nn.Module):
         if len(latents) != self.count:
             raise InputError(f"latents has {len(latents)} tensors; needs {self.count}, one for each critic")
         raw = torch.stack([head(latent) for head, latent in zip(self.heads, latents, strict=True)])
+        if self.sorting:  # after the head: an affine change of units passes through it
+            return sort_quantiles(raw)
         return self._uncross(raw) if self.noncrossing else raw
 
     def law(self, outputs: Tensor) -> Law:
