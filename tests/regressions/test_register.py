@@ -205,7 +205,7 @@ REGISTER: dict[str, tuple[str, ...]] = {
     ),
     "G49": (
         "rollout and update saw different scales of the return",
-        "test_loop::test_a_refresh_of_the_scale_keeps_what_the_critics_say",
+        "test_normaliser::test_a_refresh_of_the_scale_keeps_what_the_critics_say",
         "test_estimate::test_targets_are_in_the_critics_scale",
     ),
     "G50": (
