@@ -1,5 +1,7 @@
 """Gymnasium's and SB3's environments as a TensorEnv: every kind of source, row by row."""
 
+import os
+
 import gymnasium
 import numpy as np
 import pytest
@@ -548,6 +550,27 @@ def test_environment_that_fails_is_named(subprocesses):
     said = r"environment 1 \(Failing\) raised ZeroDivisionError in step\(.*7.*\): price is 0"
     with pytest.raises(EnvironmentFault, match=said):
         env.step(state, torch.tensor([0, 2, 0]), torch.zeros(3, 1))
+    env.close()
+
+
+class Dying(Count):
+    """Its process is gone in the second step."""
+
+    def step(self, action):
+        if self.time == 1:
+            os._exit(3)
+        return super().step(action)
+
+
+def test_a_process_that_dies_is_no_endless_wait():
+    """Neither the step nor the close that follows; and the other processes end too."""
+    env = make_env(Dying, num_envs=2, subprocesses=True)
+    state, _ = env.reset(torch.zeros(2, 1))
+    state, _ = env.step(state, torch.tensor([0, 0]), torch.zeros(2, 1))
+    with pytest.raises(EnvironmentFault, match=r"AsyncVectorEnv of 2 raised \w+ in step 2 after the reset: .+"):
+        env.step(state, torch.tensor([0, 0]), torch.zeros(2, 1))
+    env.close()
+    assert not any(process.is_alive() for process in env.env.processes)
     env.close()
 
 

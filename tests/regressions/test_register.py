@@ -267,6 +267,10 @@ REGISTER: dict[str, tuple[str, ...]] = {
         "envs/test_foreign_rollout::test_only_allowed_choices_are_made_from_the_first_row_on",
         "envs/test_foreign_rollout::test_masks_of_subprocesses",
     ),
+    "E31": (
+        "an environment's process that died was waited for without end",
+        "envs/test_gymnasium_in::test_a_process_that_dies_is_no_endless_wait",
+    ),
     "E33": (
         "observations came in raw units",
         "test_loop::test_observation_moments_are_frozen_in_a_rollout_and_those_of_all_valid_rows_after_it",

@@ -17,6 +17,7 @@ from quantail.types import Box, Discrete, Group, MultiDiscrete, Observation, Spa
 
 Array = npt.NDArray[Any]
 
+WITHOUT_A_WORD = "it gave no reason; a process of it that was killed gives none"
 NO_FIGURES = ("final_obs", "final_info", "action_mask")  # what Gymnasium's infos hold besides figures
 NUMBERS = (int, float, np.integer, np.floating)
 
@@ -237,3 +238,19 @@ def row_of(batch: Any, i: int) -> Any:
 def copied(value: Any) -> Any:
     """An observation with memory of its own."""
     return {name: np.array(part) for name, part in value.items()} if isinstance(value, Mapping) else np.array(value)
+
+
+# --- the end ----------------------------------------------------------------------------------------------------------
+
+
+def close_outside(env: Any) -> None:
+    """Close an environment; where one of its processes has died, end the others: asked to close, they would wait for it."""
+    inner = getattr(env, "unwrapped", env)
+    processes = getattr(inner, "processes", ())
+    if all(process.is_alive() for process in processes):
+        env.close()
+        return
+    for process in processes:
+        process.terminate()
+        process.join()
+    inner.closed = True

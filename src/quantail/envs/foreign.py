@@ -13,9 +13,11 @@ from torch import Tensor
 
 from quantail.envs.base import TensorEnv, checked_action
 from quantail.envs.crossing import (
+    WITHOUT_A_WORD,
     Array,
     Port,
     array_of,
+    close_outside,
     copied,
     figures,
     listed_figures,
@@ -118,7 +120,7 @@ class ForeignEnv(TensorEnv):
 
     def close(self) -> None:
         """Close the environment outside."""
-        self.env.close()
+        close_outside(self.env)
 
     @abstractmethod
     def _begin(self, seed: int) -> tuple[Any, Array | None]:
@@ -178,9 +180,9 @@ class ForeignEnv(TensorEnv):
     def _fault(self, doing: str, error: Exception) -> QuantailError:
         if isinstance(error, QuantailError):
             return error
-        return EnvironmentFault(
-            f"{type(self.env).__name__} of {self.num_envs} raised {type(error).__name__} in {doing}: {error}"
-        )
+        reason = str(error) or WITHOUT_A_WORD
+        who = f"{type(self.env).__name__} of {self.num_envs}"
+        return EnvironmentFault(f"{who} raised {type(error).__name__} in {doing}: {reason}")
 
 
 class NextStepEnv(ForeignEnv):
