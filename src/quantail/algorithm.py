@@ -104,8 +104,9 @@ class DistributionalPPO:
         progress_bar: bool = False,
     ) -> Self:
         """Train for so many steps, or so many more; whole rollouts, so it may be some more still."""
-        if self.missing:
-            name = self.missing[0]
+        if self.source.vec is None:
+            raise ConfigError("there is no environment to train in; call set_env(env) first, or load(path, env=env)")
+        for name in self.missing:
             raise ConfigError(f"{name} was a function when this was saved, which no file can hold; load(path, {name}=...)")
         total = operator.index(total_timesteps) + (0 if reset_num_timesteps else self.num_timesteps)
         self.ledger.restart(0 if reset_num_timesteps else self.num_timesteps)

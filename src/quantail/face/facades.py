@@ -87,7 +87,7 @@ class VectorVec(Vec):
 
     def step_wait(self) -> tuple[Any, Any, Any, Infos]:
         result = self.env.step(self.actions)
-        observations, rewards, dones, infos = row_from(result, self.num_envs, self.same_step)
+        observations, rewards, dones, infos = row_from(result, self.num_envs)
         self.totals.add(rewards)
         for i in np.flatnonzero(dones):
             summary = self.totals.end(int(i))
@@ -100,17 +100,18 @@ class VectorVec(Vec):
         self.env.close()
 
 
-def row_from(result: Any, num_envs: int, same_step: bool) -> tuple[Any, Any, Any, Infos]:
+def row_from(result: Any, num_envs: int) -> tuple[Any, Any, Any, Infos]:
     """What a VectorEnv's step gave, as a VecEnv says it: the last observations of what ended lie in the infos."""
     observations, rewards, terminated, truncated, found = result
     dones = np.logical_or(terminated, truncated)
     infos = listed(found, num_envs)
-    last = listed(found.get("final_info", {}), num_envs) if same_step else infos
+    within = "final_obs" in found  # those that ended have started anew within the step
+    last = listed(found.get("final_info", {}), num_envs) if within else infos
     for i, info in enumerate(infos):
         info["TimeLimit.truncated"] = bool(truncated[i] and not terminated[i])
         if dones[i]:
             info |= last[i]
-            info["terminal_observation"] = copied(found["final_obs"][i] if same_step else row_of(observations, i))
+            info["terminal_observation"] = copied(found["final_obs"][i] if within else row_of(observations, i))
     return copied(observations), np.asarray(rewards, dtype=np.float32), dones, infos
 
 

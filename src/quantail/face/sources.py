@@ -53,7 +53,7 @@ class Absent(TensorEnv):
         return (), self._nothing(self.observation_space)
 
     def step(self, state: State, action: Tensor, noise: Tensor) -> tuple[State, Step]:
-        raise ConfigError("there is no environment to train in; call set_env(env) first, or load(path, env=env)")
+        raise ConfigError("there is no environment to step; give one first")
 
     def _nothing(self, space: Space) -> Any:
         if isinstance(space, Group):

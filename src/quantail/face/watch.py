@@ -116,7 +116,7 @@ class Watch:
             new_obs, rewards, dones, infos = result
             self.tell(Seen(actions, new_obs, rewards, dones, infos, self.source.num_envs))
             return
-        row = row_from(result, self.source.num_envs, self.source.same_step)
+        row = row_from(result, self.source.num_envs)
         self.tell(self._counted(actions, *row))
 
     def _native(self, action: Tensor, step: Step) -> Seen:
