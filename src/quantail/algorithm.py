@@ -109,9 +109,9 @@ class DistributionalPPO:
         for name in self.missing:
             raise ConfigError(f"{name} was a function when this was saved, which no file can hold; load(path, {name}=...)")
         total = operator.index(total_timesteps) + (0 if reset_num_timesteps else self.num_timesteps)
-        self.ledger.restart(0 if reset_num_timesteps else self.num_timesteps)
         if reset_num_timesteps:
             self.ledger = Ledger(self.arguments.stats_window_size, 0)
+        self.ledger.restart(total - total_timesteps)
         self._enter(total, reset_num_timesteps)
         if self.chosen_logger is None:
             self.own_logger = logger_for(self.verbose, self.tensorboard_log, tb_log_name, reset_num_timesteps)
@@ -231,8 +231,8 @@ class DistributionalPPO:
         """Train in another environment of the same spaces, and as many of them."""
         source = sources.source_of(env, self.device)
         assert source.env.num_envs == self.n_envs, (
-            f"The number of environments to be set is different from the number of environments in the model: "
-            f"({source.env.num_envs} != {self.n_envs}); to load a model with a different number, use load(path, env)"
+            "The number of environments to be set is different from the number of environments in the model: "
+            f"({source.env.num_envs} != {self.n_envs}); use load(path, env) for another number"
         )
         sources.check_spaces(self.source.spaces, source.spaces)
         self.source, self.in_step = source, self.in_step and not force_reset
