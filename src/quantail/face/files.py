@@ -64,7 +64,8 @@ def load(path: Any, env: Any, device: Any, asked: Mapping[str, Any]) -> Loaded:
     saved, functions = arguments_from(face["arguments"])
     changes = changes_of(asked, saved)
     if env is None:
-        source = source_without((seen, taken), face["n_envs"], face["native"], chosen(device))
+        own = found.observation_space, found.action_space
+        source = source_without((seen, taken), own, face["n_envs"], face["native"], chosen(device))
     else:
         source = source_of(env, device)
         check_spaces((seen, taken), source.spaces)

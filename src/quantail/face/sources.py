@@ -78,12 +78,14 @@ def source_of(spec: Any, device: torch.device | str) -> Source:
     return Source(env, VectorVec(inner) if isinstance(inner, VectorEnv) else inner, _spaces(inner), _ports(env))
 
 
-def source_without(spaces: tuple[Any, Any], num_envs: int, native: bool, device: torch.device) -> Source:
-    """Spaces, as Gymnasium's, and no environment."""
-    ports = port(spaces[0], "observation"), action_port(spaces[1])
+def source_without(
+    spaces: tuple[Any, Any], own: tuple[Space, Space], num_envs: int, native: bool, device: torch.device
+) -> Source:
+    """Spaces, as Gymnasium's and as ours, and no environment."""
     wide = torch.float64 if getattr(spaces[1], "dtype", None) == np.float64 else torch.float32
-    env = Absent((ports[0].space, ports[1].space), num_envs, device, wide)
-    return Source(env, None, spaces, native_ports(env, spaces) if native else ports, native)
+    env = Absent(own, num_envs, device, wide)
+    ports = native_ports(env, spaces) if native else (port(spaces[0], "observation"), action_port(spaces[1]))
+    return Source(env, None, spaces, ports, native)
 
 
 def chosen(device: torch.device | str) -> torch.device:
