@@ -254,11 +254,10 @@ class DistributionalPPO:
     @property
     def logger(self) -> Logs:
         """Where figures go: the logger that was set, or that of the last `learn`."""
-        if self.chosen_logger is None and self.own_logger is None:
-            self.own_logger = logger_for(self.verbose, None, "", True)
-        found = self.chosen_logger or self.own_logger
-        assert found is not None
-        return found
+        if self.chosen_logger is not None:
+            return self.chosen_logger
+        self.own_logger = self.own_logger or logger_for(self.verbose, None, "", True)
+        return self.own_logger
 
     def dump_logs(self, iteration: int = 0) -> None:
         """Write what was recorded, with the episodes and the pace until here."""

@@ -281,7 +281,7 @@ def test_laws_on_atoms_are_read_in_raw_units():
     for i, row in enumerate(outputs(one, obs).softmax(-1)):
         weights = row.tolist()
         assert found.mean[i] == pytest.approx(sum(p * z for p, z in zip(weights, atoms, strict=True)), rel=1e-5)
-        assert found.quantile(0.3)[i] == pytest.approx(atoms[first_above(weights, 0.3)], rel=1e-6)
+        assert abs(found.quantile(0.3)[i] - atoms[first_above(weights, 0.3)]) <= (atoms[1] - atoms[0]) / 2  # within its cell
         assert found.cvar(0.3)[i] == pytest.approx(exact_cvar(atoms, 0.3, weights), rel=1e-5)
 
 
@@ -295,7 +295,8 @@ def test_twins_are_pooled_and_a_scalar_critic_says_one_number():
     one = lawful("scalar", twin=False)
     found = one.distribution(obs, episode_start=np.ones(ENVS))
     np.testing.assert_allclose(found.mean, outputs(one, obs)[:, 0] * 2.0 + 3.0, rtol=1e-6)
-    np.testing.assert_array_equal(found.cvar(0.1), found.mean)
+    with pytest.raises(InputError, match="a scalar critic predicts a mean and nothing else"):
+        found.cvar(0.1)
 
 
 def test_one_observation_has_one_law_and_the_state_counts():
@@ -313,5 +314,5 @@ def test_one_observation_has_one_law_and_the_state_counts():
 
 @pytest.mark.parametrize("u", [0.0, 1.0, -0.1, [0.5, 2.0], [[0.5]]])
 def test_levels_outside_of_the_unit_interval_are_refused(u):
-    with pytest.raises(InputError, match="needs a number between 0 and 1"):
+    with pytest.raises(InputError, match=r"u=.* is outside|u has shape \[1, 1\]; needs a number"):
         lawful("quantile").distribution(np.zeros(4)).quantile(u)

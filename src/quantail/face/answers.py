@@ -12,17 +12,12 @@ from torch import Tensor
 from quantail.config import Config
 from quantail.envs.crossing import Port, mask_rows, read
 from quantail.errors import InputError
-from quantail.estimate import law_mean, pooled_law
-from quantail.functional.risk import (
-    cvar_from_categorical,
-    cvar_from_quantiles,
-    var_from_categorical,
-    var_from_quantiles,
-)
+from quantail.estimate import distribution
+from quantail.functional import laws
 from quantail.nets.agent import Agent, Memory
 from quantail.rollout import ObservationMoments, standardize_observation
 from quantail.trees import tree_map
-from quantail.types import Law, Observation, Scale, Space
+from quantail.types import Observation, Scale, Space
 
 Array = Any
 
@@ -132,33 +127,24 @@ class Distribution:
     One number per observation; of a single observation, one number.
     """
 
-    law: Law  # [n, N] locations, masses; in raw units
-    taus: Tensor | None  # [N] levels of a quantile critic
+    law: laws.Distribution  # [n] rows
     single: bool
 
     @property
     def mean(self) -> Array:
         """What to expect: the critic's value."""
-        return self._out(law_mean(self.law))
+        return self._out(self.law.mean)
 
     def quantile(self, u: Any) -> Array:
         """What the return stays below with probability u, 0 < u < 1; of several u, one after the other: [n, len(u)]."""
-        levels = np.asarray(u, dtype=np.float64)
-        if levels.ndim > 1 or not ((levels > 0) & (levels < 1)).all():
-            raise InputError(f"u={u!r}; needs a number between 0 and 1, both excluded, or a list of them")
-        columns = [self._quantile(float(level)) for level in np.atleast_1d(levels)]
-        return self._out(columns[0] if levels.ndim == 0 else torch.stack(columns, -1))
+        levels = torch.as_tensor(np.asarray(u, dtype=np.float64), device=self.law.masses.device)
+        if levels.ndim > 1:
+            raise InputError(f"u has shape {list(levels.shape)}; needs a number, or a list of them")
+        return self._out(self.law.quantile(levels if levels.ndim else float(levels)))
 
     def cvar(self, alpha: float) -> Array:
         """The mean of the worst share alpha."""
-        if self.taus is None:
-            return self._out(cvar_from_categorical(self.law.masses, self.law.locations, alpha))
-        return self._out(cvar_from_quantiles(self.law.locations, alpha, self.taus))
-
-    def _quantile(self, level: float) -> Tensor:
-        if self.taus is None:
-            return var_from_categorical(self.law.masses, self.law.locations, level)
-        return var_from_quantiles(self.law.locations, level, self.taus)
+        return self._out(self.law.cvar(alpha))
 
     def _out(self, values: Tensor) -> Array:
         array: Array = values.cpu().double().numpy()
@@ -170,7 +156,5 @@ def law_ahead(agent: Agent, question: Asked, moments: ObservationMoments, scale:
     """What the critics together say about the return after each observation."""
     row = tree_map(lambda x: x[None], standardize_observation(question.obs, moments, config.input))
     outputs, _ = agent.unroll(row, question.memory, question.start[None])
-    law = pooled_law(agent, outputs.critics[:, 0], scale, config.critic)
-    law = Law(law.locations.double() / config.input.reward_scale, law.masses.double())
-    taus = None if agent.values.kind == "categorical" else agent.values.taus.double()
-    return Distribution(law, taus, question.single)
+    raw = Scale(scale.mean / config.input.reward_scale, scale.std / config.input.reward_scale)
+    return Distribution(distribution(agent, outputs.critics[:, 0], raw, config.critic), question.single)

@@ -27,7 +27,7 @@ def statistics_of(progress: Progress) -> dict[str, Tensor]:
     """What normalises observations and returns, under flat names."""
     carry = progress.carry
     records = {f"observations.{name}": moments for name, moments in carry.obs_moments.items()}
-    records |= {"returns": carry.return_moments}
+    records |= {"returns": carry.return_moments, "history": carry.return_history}
     found = {f"{name}.{field}": value for name, record in records.items() for field, value in record._asdict().items()}
     return found | {f"scale.{field}": value for field, value in carry.scale._asdict().items()}
 
@@ -58,5 +58,6 @@ def _with_statistics(progress: Progress, given: Mapping[str, Tensor], exact: boo
 
     carry = progress.carry
     observed = {name: record(Moments, f"observations.{name}") for name in carry.obs_moments}
-    carry = carry._replace(obs_moments=observed, return_moments=record(Moments, "returns"), scale=record(Scale, "scale"))
+    returns, history, scale = record(Moments, "returns"), record(Moments, "history"), record(Scale, "scale")
+    carry = carry._replace(obs_moments=observed, return_moments=returns, return_history=history, scale=scale)
     return progress._replace(carry=carry)
