@@ -1,0 +1,1 @@
+"""Markets: bars and what can be seen in them, what trading costs, and the environment that puts the two together."""
