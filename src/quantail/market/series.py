@@ -6,7 +6,7 @@ T bars, A assets, F features. A bar is stamped with its open and known at its en
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -76,7 +76,8 @@ class Bars:
         return self._each(lambda x: x.to(device))
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> "Bars":
-        return replace(self, **{name: change(value) for name, value in vars(self).items() if isinstance(value, Tensor)})
+        changed: dict[str, Any] = {name: change(value) for name, value in vars(self).items() if isinstance(value, Tensor)}
+        return replace(self, **changed)
 
 
 @dataclass(frozen=True, eq=False)
