@@ -12,7 +12,7 @@ import os
 import platform
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -255,24 +255,35 @@ def main() -> int:
     if unknown := sorted(set(options.cases) - set(CASES)):
         parser.error(f"{', '.join(unknown)}: no such case; choose from {', '.join(CASES)}")
     names, peer_seeds = options.cases or list(CASES), options.peer_seeds or options.seeds
+    groups = [(name, learner) for name in names for learner in learners(CASES[name], options.peer)]
+    jobs = [(*group, seed) for group in groups for seed in range(options.seeds if group[1] == OURS else peer_seeds)]
     rows: list[Mapping[str, Any]] = []
-    runs: list[Result] = []
+    runs: dict[tuple[str, str], list[Result]] = {group: [] for group in groups}
     print(f"torch {torch.__version__}, one thread a run, {options.jobs} runs side by side, {platform.machine()}")
     print(f"{'case':<20}{'learner':<14}{'steps':>8}{'seeds':>6}{'mean':>9}{'sd':>8}{'min':>9}{'target':>8}{'steps/s':>9}")
     with ProcessPoolExecutor(options.jobs) as pool:
-        waiting = [
-            [pool.submit(run, name, learner, seed) for seed in range(options.seeds if learner == OURS else peer_seeds)]
-            for name in names
-            for learner in learners(CASES[name], options.peer)
-        ]
-        for group in waiting:
-            done = [future.result() for future in group]
-            runs += done
-            rows.append(summary(done))
-            print(line(rows[-1]), flush=True)
-    if options.json:
-        options.json.write_text(json.dumps({"rows": rows, "runs": [run._asdict() for run in runs]}, indent=1))
+        for future in as_completed([pool.submit(run, *job) for job in sorted(jobs, key=length, reverse=True)]):
+            result = future.result()
+            done = runs[result.case, result.learner]
+            done.append(result)
+            if len(done) == (options.seeds if result.learner == OURS else peer_seeds):
+                rows.append(summary(done))
+                print(line(rows[-1]), flush=True)
+            if options.json:  # each time anew: what is cut off keeps what it had
+                every = [run._asdict() for group in groups for run in runs[group]]
+                options.json.write_text(json.dumps({"rows": rows, "runs": every}, indent=1))
     return int(any(row["learner"] == OURS and not row["met"] for row in rows))
+
+
+def length(job: tuple[str, str, int]) -> int:
+    """How long a run takes, roughly: rows that a memory goes through one after the other, or else gradient steps.
+
+    The longest begin first, so that no core waits for one that began last.
+    """
+    name, learner, _ = job
+    ppo, config = CASES[name].config.ppo, CASES[name].config
+    steps = config.total_timesteps * ppo.n_epochs // ppo.batch_size
+    return steps * (1 if learner == "PPO" or (learner == OURS and config.net.memory == "none") else ppo.n_steps)
 
 
 def line(row: Mapping[str, Any]) -> str:
