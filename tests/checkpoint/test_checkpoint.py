@@ -88,6 +88,17 @@ def test_the_agent_alone_plays_as_it_did_and_moves_no_global_stream():
     assert all(torch.equal(a, b) for a, b in zip(there, here, strict=True))
 
 
+def test_what_no_file_holds_is_as_fine_as_before():
+    """Levels and their masses are float64 beside weights of any kind, and made anew; a rounded one moves figures."""
+    config, env = configured("real", {}), Ragged("real")
+    report = reports(config, env, 1)[-1]
+    agent = checkpoint.restore_agent(checkpoint.from_bytes(checkpoint.to_bytes(report.progress, config, env)))
+    before, after = (dict(one.named_buffers()) for one in (report.agent, agent))
+    assert {name: (buffer.dtype, buffer.tolist()) for name, buffer in after.items()} == {
+        name: (buffer.dtype, buffer.tolist()) for name, buffer in before.items()
+    }
+
+
 def test_an_agent_that_is_given_takes_the_weights():
     config, env = configured("real", {}), Ragged("real")
     report = reports(config, env, 1)[-1]

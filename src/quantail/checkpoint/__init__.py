@@ -195,4 +195,5 @@ def _in_dtype(agent: Agent, checkpoint: Checkpoint) -> Agent:
     """The agent with weights as fine as those in the file; PyTorch would round them without a word."""
     kinds = {value.dtype for value in _part(checkpoint, "agent").values() if isinstance(value, Tensor)}
     (kind,) = {kind for kind in kinds if kind.is_floating_point} or {torch.float32}
-    return agent.to(kind)
+    # Not even `to` its own dtype: that would round the critics' levels, which are float64 beside weights of any kind.
+    return agent if next(agent.parameters()).dtype == kind else agent.to(kind)
