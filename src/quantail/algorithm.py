@@ -9,15 +9,15 @@ from typing import Any, Self
 
 import torch
 
-from quantail.checkpoint import RUNNING, restore
+from quantail.checkpoint import RUNNING, restore, sb3
 from quantail.config import Config
 from quantail.envs.crossing import written
 from quantail.errors import ConfigError
 from quantail.evaluation import act
-from quantail.face import answers, files, parameters, sources
+from quantail.face import answers, files, migrate, parameters, sources
 from quantail.face.arguments import NAMES, Arguments
 from quantail.face.callbacks import callback_of
-from quantail.face.given import Given, Scheduled, Setting
+from quantail.face.given import Derived, Given, Scheduled, Setting
 from quantail.face.log import Logs, logger_for
 from quantail.face.mapping import config_of
 from quantail.face.session import Ledger, Session
@@ -44,6 +44,8 @@ class DistributionalPPO:
     use_sde, target_kl = Setting(lambda c: c.net.gsde), Setting(lambda c: c.kl.target)
     clip_range_vf = Setting(lambda c: None if c.critic.clip == "off" else c.critic.clip_radius)
     normalize_advantage = Setting(lambda c: c.ppo.normalize_advantage != "off")
+    n_envs, ep_info_buffer = Derived(lambda m: m.source.env.num_envs), Derived(lambda m: m.ledger.episodes)
+    observation_space, action_space = Derived(lambda m: m.source.spaces[0]), Derived(lambda m: m.source.spaces[1])
 
     def __init__(
         self,
@@ -213,6 +215,24 @@ class DistributionalPPO:
         model.in_step = env is not None and not force_reset
         return model
 
+    @classmethod
+    def from_sb3(cls, path: Any, env: Any, policy: Any = None, **kwargs: Any) -> Self:
+        """A new model with the weights of a file of stable-baselines3 or sb3-contrib, of which only tensors are read.
+
+        The actor acts as it did there, on observations as `env` gives them: they are not normalised here, so wrap it as it was
+        wrapped. Policy and shape are those of the weights; everything else, such as `activation_fn`, has to be said again.
+        """
+        weights = sb3.read_weights(path)
+        alias, shape = migrate.described(weights)
+        kwargs["policy_kwargs"] = shape | (kwargs.get("policy_kwargs") or {})
+        kwargs["config"] = migrate.with_its_nets(kwargs.get("config"), weights)
+        model = cls(policy or alias, env, **{"use_sde": migrate.held_exploration(weights)} | kwargs)
+        seen = replace(model.config, input=replace(model.config.input, normalize_observations=False))
+        model._set_up(model.arguments, model.source, seen)
+        if not sb3.import_weights(weights, model.policy):  # its critics speak in the rewards' own units: nothing to find out
+            model.progress = model.progress._replace(carry=model.progress.carry._replace(iteration=1))
+        return model
+
     def get_parameters(self) -> dict[str, dict[str, Any]]:
         """Weights, optimizer and what normalises observations and returns, by name."""
         return parameters.parameters_of(self.progress)
@@ -278,23 +298,3 @@ class DistributionalPPO:
     def device(self) -> torch.device:
         """Where the networks are."""
         return self.source.env.device
-
-    @property
-    def n_envs(self) -> int:
-        """How many environments learn side by side."""
-        return self.source.env.num_envs
-
-    @property
-    def observation_space(self) -> Any:
-        """As Gymnasium's."""
-        return self.source.spaces[0]
-
-    @property
-    def action_space(self) -> Any:
-        """As Gymnasium's."""
-        return self.source.spaces[1]
-
-    @property
-    def ep_info_buffer(self) -> Any:
-        """Return and length of the episodes that ended lately."""
-        return self.ledger.episodes

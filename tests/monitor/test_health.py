@@ -96,6 +96,7 @@ TOLD = {
     "reward was not finite in environments [0, 3]: zeroed, and they weigh nothing until their next start": "odd input",
     "3 optimizer steps changed nothing: the first tensor that is not finite is the surrogate loss": "void steps",
     "12 log-ratios were not finite: lower the learning rate, or look at the policy's deviation": "odd ratios",
+    "no episode ended in 1000 rows of evaluation, so nothing was judged": "nothing judged",
     "3.1% of the log-ratios were clamped: the policy moves too far; set kl.target or fewer epochs": "clamped ratios",
 }
 

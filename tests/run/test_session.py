@@ -236,10 +236,16 @@ def test_an_environment_handed_over_needs_another_to_be_evaluated_in(tmp_path):
     assert outcome.judged.best is not None
 
 
-def test_episodes_that_never_end_cannot_be_judged_by_their_return(tmp_path):
-    config = small(run__evaluate_every=1, run__evaluate_rows=3)
-    with pytest.raises(TrainingError, match=r"no episode ended in 3 rows of evaluation; raise run\.evaluate_rows"):
-        run(config, tmp_path / "run")
+def test_evaluations_in_which_no_episode_ends_judge_nothing_and_say_so(tmp_path, capsys):
+    """The run goes on and nothing counts as worse; the rewards of steps are known all the same."""
+    config = small(run__evaluate_every=1, run__evaluate_rows=3, run__patience=2)
+    outcome = run(config, tmp_path / "run")
+    assert (outcome.status, outcome.judged) == ("finished", Judged())
+    told = [row["findings"] for row in rows(tmp_path / "run")]
+    assert told == [["no episode ended in 3 rows of evaluation, so nothing was judged"]] * len(told)
+    assert all(row["eval/reward_per_step"] == 1 and "eval/best" not in row for row in rows(tmp_path / "run"))
+    assert cli.main(["doctor", str(tmp_path / "run")]) == 0
+    assert "raise run.evaluate_rows, or set run.judge to step" in " ".join(capsys.readouterr().out.split())
 
 
 # --- refusals ---------------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ FORMAT = 1  # raise it when an older Quantail could misread a file
 KEY = "quantail"
 BLANK = "0" * 64
 FOREIGN = {
-    b"PK": "a zip archive: weights of stable-baselines3 come in through quantail.checkpoint.sb3.import_weights",
+    b"PK": "a zip archive: weights of stable-baselines3 come in through DistributionalPPO.from_sb3",
     b"\x80": "a pickle, which Quantail never reads, for it could run code",
 }
 

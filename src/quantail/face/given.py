@@ -23,6 +23,16 @@ class Given(_ReadOnly):
         return self if model is None else getattr(model.arguments, self.name)
 
 
+class Derived(_ReadOnly):
+    """What follows from the model's parts."""
+
+    def __init__(self, read: Callable[[Any], Any]) -> None:
+        self.read = read
+
+    def __get__(self, model: Any, owner: type) -> Any:
+        return self if model is None else self.read(model)
+
+
 class Setting(_ReadOnly):
     """What the config says, under the name of a keyword."""
 

@@ -183,6 +183,12 @@ RULES: Mapping[str, Rule] = described(
             told="is out of reach",
         ),
         Rule(
+            *("nothing judged", WARNING, 1, looks.nothing),
+            "episodes last longer than an evaluation, so that no best checkpoint is kept",
+            "raise run.evaluate_rows, or set run.judge to step",
+            told="so nothing was judged",
+        ),
+        Rule(
             *("no episode", NOTE, 50, looks.no_episode),
             "returns of episodes are not known, because none has ended",
             "nothing, if episodes are long; else look for a missing end, and at ppo.n_steps",

@@ -25,7 +25,7 @@ from quantail.registry import make
 from quantail.run import folder as folders
 from quantail.run.interrupt import Interrupt
 from quantail.run.lock import locked
-from quantail.run.validation import Judged, evaluate, judge, score_of
+from quantail.run.validation import Judged, evaluate, judge, score_of, unjudged
 
 RUNNING, FINISHED, STOPPED_EARLY, INTERRUPTED = "running", "finished", "stopped early", "interrupted"
 Open = TypeVar("Open", TensorEnv, Sink)
@@ -245,10 +245,13 @@ def _evaluated(stage: Stage, report: Report, judged: Judged) -> tuple[Report, Ju
     if stage.evaluation_env is None or not asked.evaluate_every or (report.iteration + 1) % asked.evaluate_every:
         return report, judged, False
     found = evaluate(stage.evaluation_env, report.agent, report.carry.obs_moments, stage.config)
-    after = judge(judged, score_of(found, asked), report.env_steps)
+    report, score = report._replace(metrics=report.metrics | found), score_of(found, asked)
+    if score is None:
+        return report._replace(findings=(*report.findings, unjudged(asked))), judged, False
+    after = judge(judged, score, report.env_steps)
     if after.best is not None:
-        found["eval/best"] = after.best
-    return report._replace(metrics=report.metrics | found), after, after.stale == 0 and after != judged
+        report.metrics["eval/best"] = after.best
+    return report, after, after.stale == 0 and after != judged
 
 
 def _status(config: Config, progress: Progress, judged: Judged, interrupt: Interrupt) -> str:

@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 from quantail.config import Config, RunConfig
 from quantail.envs.base import TensorEnv
-from quantail.errors import TrainingError
 from quantail.evaluation import play
 from quantail.nets.agent import Agent
 from quantail.rollout import ObservationMoments
@@ -37,14 +36,14 @@ def evaluate(env: TensorEnv, agent: Agent, moments: ObservationMoments, config: 
     return found
 
 
-def score_of(found: dict[str, float], config: RunConfig) -> float:
-    """The number by which checkpoints are compared."""
-    name = SCORES[config.judge]
-    if name not in found:
-        raise TrainingError(
-            f"no episode ended in {config.evaluate_rows} rows of evaluation; raise run.evaluate_rows, or set run.judge to step"
-        )
-    return found[name]
+def score_of(found: dict[str, float], config: RunConfig) -> float | None:
+    """The number by which checkpoints are compared; None where no episode ended."""
+    return found.get(SCORES[config.judge])
+
+
+def unjudged(config: RunConfig) -> str:
+    """The finding where there is no such number. The run goes on: an agent may live long just because it is good."""
+    return f"no episode ended in {config.evaluate_rows} rows of evaluation, so nothing was judged"
 
 
 def judge(judged: Judged, score: float, env_steps: int) -> Judged:
