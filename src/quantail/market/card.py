@@ -4,6 +4,8 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
+TOUCHED = 20  # repaired rows that are listed in print; the record has all
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -57,6 +59,16 @@ class Card:
         """The same as text."""
         return json.dumps(self.to_dict(), indent=2, ensure_ascii=False)
 
+    def summary(self) -> list[str]:
+        """A few lines: what was read as what, and what was found."""
+        columns = ", ".join(f"{ours} = {theirs!r}" for ours, theirs in self.columns)
+        what = f"{self.bars:,} bars of {self.bar_seconds:g} s, {len(self.symbols)} x {', '.join(self.symbols[:8])}"
+        repaired = (
+            [f"repaired {len(self.touched):,} rows, first {self.touched[0]}; card.touched has all"] if self.touched else []
+        )
+        lines = [f"{what}, {self.start} to {self.end}", columns, *self.notes, *map(str, self.findings), *repaired]
+        return [f"{self.source}: {line}" for line in lines]
+
     def __str__(self) -> str:
         rows = (
             ("source", self.source),
@@ -69,7 +81,8 @@ class Card:
             ("columns", ", ".join(f"{ours} = {theirs!r}" for ours, theirs in self.columns)),
             *(("read as", note) for note in self.notes),
             *(("refused" if one.refused else "found", str(one)) for one in self.findings),
-            *(("touched", str(one)) for one in self.touched),
+            *(("touched", str(one)) for one in self.touched[:TOUCHED]),
+            *((("touched", f"and {len(self.touched) - TOUCHED:,} more"),) if len(self.touched) > TOUCHED else ()),
         )
         width = max(len(name) for name, _ in rows)
         return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
