@@ -14,6 +14,7 @@ if TYPE_CHECKING:  # the same names once more, for type checkers and editors
     from quantail.config import Config
     from quantail.errors import ConfigError, InputError, QuantailError
     from quantail.loop import train
+    from quantail.market.bars import load_bars
     from quantail.run import resume, run
 
     __version__: str
@@ -27,6 +28,7 @@ _HOME = {
     "QuantailError": "quantail.errors",
     "errors": "quantail.errors",
     "functional": "quantail.functional",
+    "load_bars": "quantail.market.bars",
     "presets": "quantail.presets",
     "resume": "quantail.run",
     "run": "quantail.run",  # the module itself, which answers a call: see there
@@ -42,6 +44,7 @@ __all__ = [
     "__version__",
     "errors",
     "functional",
+    "load_bars",
     "presets",
     "resume",
     "run",

@@ -4,6 +4,7 @@ import csv
 import gzip
 import io
 import random
+import re
 import zipfile
 from datetime import UTC, datetime
 
@@ -210,7 +211,7 @@ def arrow_column(cells, kind):
         case "bool":
             return pa.array([bool(x) for x in numbers])
         case "int":
-            return pa.array([None if x is None or abs(x) > 2**31 else int(x) for x in numbers], pa.int32())
+            return pa.array([int(x) if x is not None and abs(x) < 2**31 else None for x in numbers], pa.int32())
         case "null":
             return pa.nulls(len(cells))
     return pa.array(cells, pa.string())
@@ -241,7 +242,7 @@ def prices_in(path):
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             content = archive.read(archive.namelist()[0])
     text = content.decode("utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig", errors="replace")
-    lines = [line for line in text.splitlines() if line.strip()]
+    lines = [line for line in re.split(r"\r\n|\n|\r", text) if line.strip()]
     mark = max(",;\t", key=lines[0].count)
     rows = list(csv.reader(lines, delimiter=mark))
     named = "open" in [cell.strip().lower() for cell in rows[0]]

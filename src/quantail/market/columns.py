@@ -48,9 +48,8 @@ def plain(name: object) -> str:
 
 
 def is_header(cells: Sequence[str]) -> bool:
-    """Whether a line holds names: at least one of them is a price by name."""
-    prices = {name for role in PRICES for name in NAMES[role]}
-    return any(plain(cell.strip("\"' ")) in prices for cell in cells)
+    """Whether a line holds names: not one of its cells is a number."""
+    return not any(re.fullmatch(r"[+-]?\d+([.,]\d*)?(e[+-]?\d+)?", cell.strip("\"' "), re.IGNORECASE) for cell in cells)
 
 
 def headerless(source: str, width: int) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from quantail.errors import InputError
 from quantail.market.bars.cells import numbers, stamps
 from quantail.market.bars.files import Part, files_below, hash_of, of_table, parts_of
 from quantail.market.card import Touch
-from quantail.market.columns import NAMES, guess, plain
+from quantail.market.columns import guess, plain
 from quantail.market.rows import Floats, Ints, Rows
 from quantail.market.series import Bars
 from quantail.market.settle import check_choices, settle
@@ -70,35 +70,56 @@ def load_bars(
         echo: Is told what was understood; `bars.card` has the same and more.
     """
     check_choices(mode, allow)
-    asked = Asked(columns, timezone, adjusted)
     parts, name, digest = collected(source, symbol)
+    if mode == "strict":
+        check_ragged(parts)
+    found = gathered(parts, Asked(columns, timezone, adjusted))
+    now_ns = int((time.time() if now is None else now) * 1e9)
+    bars = settle(name, merged(found.assets), found.place, mode, allow, bar_seconds, now_ns)
+    assert bars.card is not None  # settle gives one
+    card = replace(
+        bars.card,
+        sha256=digest,
+        columns=tuple(found.named.items()),
+        notes=tuple(dict.fromkeys(found.notes)),
+        touched=(*(Touch(line, "ragged", "dropped") for part in parts for line in part.ragged), *bars.card.touched),
+    )
+    for line in card.summary():
+        echo(line)
+    return replace(bars, card=card)
+
+
+class Gathered(NamedTuple):
+    """The rows of all parts, and how they were read."""
+
+    assets: list[Rows]
+    notes: list[str]  # how times were understood
+    named: dict[str, str]  # what we call a column -> what the file calls it
+    place: Callable[[int], str]  # a row of all rows -> where it stands
+
+
+def gathered(parts: Sequence[Part], asked: Asked) -> Gathered:
+    """Read every part."""
     assets: list[Rows] = []
     notes: list[str] = []
     named: dict[str, str] = {}
     offsets = [0]
     for part in parts:
-        if part.ragged and mode == "strict":
-            more = f" ({len(part.ragged)} lines)" if len(part.ragged) > 1 else ""
-            raise InputError(
-                f"{part.ragged[0]} has too many or too few cells{more}; correct it, or pass mode='repair' to drop it"
-            )
         chosen = guess(part.source, part.names, asked.columns)
         rows, note = read(part, chosen, asked, offsets[-1])
         assets += rows
         notes += [note]
         named |= chosen
         offsets.append(offsets[-1] + sum(len(one.time) for one in rows))
-    place = placed([part.place for part in parts], offsets)
-    bars = settle(name, merged(assets), place, mode, allow, bar_seconds, int((now or time.time()) * 1e9))
-    ragged = tuple(Touch(line, "ragged", "dropped") for part in parts for line in part.ragged)
-    told = tuple((ours, theirs) for ours, theirs in named.items())
-    assert bars.card is not None  # settle gives one
-    card = replace(
-        bars.card, sha256=digest, columns=told, notes=tuple(dict.fromkeys(notes)), touched=ragged + bars.card.touched
-    )
-    for line in card.summary():
-        echo(line)
-    return replace(bars, card=card)
+    return Gathered(assets, notes, named, placed([part.place for part in parts], offsets))
+
+
+def check_ragged(parts: Sequence[Part]) -> None:
+    """Refuse lines with too many or too few cells."""
+    lines = [line for part in parts for line in part.ragged]
+    if lines:
+        more = f" ({len(lines)} lines)" if len(lines) > 1 else ""
+        raise InputError(f"{lines[0]} has too many or too few cells{more}; correct it, or pass mode='repair' to drop it")
 
 
 # --- the many forms of a source ---------------------------------------------------------------------------------------
@@ -149,8 +170,8 @@ def frame_parts(frame: "pd.DataFrame | pa.Table", kind: str, symbol: str) -> Ite
         price = next((at for at, names in enumerate(levels) if {"open", "close"} <= names), None)
         if price is None or frame.columns.nlevels != 2:
             raise InputError(f"{kind} has {frame.columns.nlevels} levels of columns; needs one, or two: prices and symbols")
-        keys = [key for key in frame.columns if plain(key[price]) not in {name for name in NAMES["time"] if name}]
-        times = [key for key in frame.columns if key not in keys]
+        keys = [key for key in frame.columns if "" not in key]
+        times = [key for key in frame.columns if "" in key]  # what was the index
         for name in dict.fromkeys(key[1 - price] for key in keys):
             own = frame[[*times, *(key for key in keys if key[1 - price] == name)]]
             own = own.set_axis([key[price] or key[1 - price] for key in own.columns], axis=1)

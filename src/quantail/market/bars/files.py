@@ -119,7 +119,7 @@ def text_part(content: Path | bytes, source: str, symbol: str) -> Part:
         content = whole.decode("utf-16").encode()
         head = content[:HEAD_BYTES]
     check_encoding(content, source)
-    lines = [line for line in head.decode("utf-8-sig", errors="replace").splitlines() if line.strip()][:50]
+    lines = [line for line in re.split(r"[\r\n]+", head.decode("utf-8-sig", errors="replace")) if line.strip()][:50]
     if not lines:
         raise InputError(f"{source} is empty; needs lines of time, open, high, low, close")
     mark = max(DELIMITERS, key=lines[0].count)
@@ -184,9 +184,9 @@ def parsed(content: Path | bytes, mark: str, point: str, names: tuple[str, ...] 
 def check_quotes(table: pa.Table, source: str) -> None:
     """A quote that is never closed swallows the lines that follow: not one of them may go missing."""
     for name, column in zip(table.column_names, table.columns, strict=True):
-        broken = pa.compute.match_substring(column, "\n").to_pylist() if pa.types.is_string(column.type) else []
-        if any(broken):
-            where = f"{source} row {broken.index(True)}, column {name!r}"
+        broken = pa.compute.match_substring(column, "\n") if pa.types.is_string(column.type) else None
+        if broken is not None and pa.compute.any(broken).as_py():
+            where = f"{source} row {pa.compute.index(broken, True).as_py()}, column {name!r}"
             raise InputError(f"{where}: a quote runs over several lines; close it, or take the quotes out")
 
 
