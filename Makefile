@@ -39,7 +39,8 @@ docs: .venv/.installed ## rewrite the generated parts of docs/
 fuzz: .venv/.installed-dev ## the property tests with many more, random examples
 	@HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest -q -m property
 
-soak: fuzz ## fuzz, then a survey of 200 random faults
+soak: fuzz ## fuzz; runs killed and disks filled at any moment; a survey of 200 random faults in the code
+	@$(BIN)/python benchmarks/crash.py
 	@$(BIN)/python tools/mutate.py --survey 200
 
 constraints: .venv/.installed ## resolve every extra anew and pin what was found

@@ -1,6 +1,7 @@
 """The command line: exit codes, one sentence on stderr, and no surprises on stdout."""
 
 import json
+import shutil
 import subprocess
 import sys
 
@@ -51,6 +52,27 @@ def test_every_verb_explains_itself(name, capsys):
         cli.main([name, "--help"])
     assert stop.value.code == 0
     assert f"quantail {name}" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+@pytest.mark.parametrize(
+    ("typed", "completed"),
+    [("tr", "train"), ("train --pre", "--preset"), ("train --net.mem", "--net.memory"), ("runs --j", "--json")],
+)
+def test_a_shell_completes_verbs_and_options(typed, completed, tmp_path, capsys):
+    assert cli.main(["--completion", "bash"]) == 0
+    (tmp_path / "completion").write_text(capsys.readouterr().out)
+    words = ["quantail", *typed.split()]
+    line = f"COMP_WORDS=({' '.join(words)}); COMP_CWORD={len(words) - 1}; _tyro_quantail; echo ${{COMPREPLY[@]}}"
+    program = f"source {tmp_path}/completion && {line}"
+    assert subprocess.run(["bash", "-c", program], capture_output=True, text=True, check=True).stdout.split() == [completed]
+
+
+def test_only_shells_that_can_are_completed(capsys):
+    assert cli.main(["--completion", "zsh"]) == 0
+    assert "#compdef quantail" in capsys.readouterr().out
+    assert cli.main(["--completion", "fish"]) == 2
+    assert "needs one of bash, zsh" in capsys.readouterr().err
 
 
 def test_unknown_option_fails():

@@ -1,5 +1,6 @@
 """Sinks: what is read back by somebody else's reader is what was logged, whatever happened to the process or the disk."""
 
+import errno
 import itertools
 import json
 import math
@@ -13,6 +14,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.summary.writer.record_writer import RecordWriter
 
 from monitor.reports import report
 from quantail.errors import ConfigError, InputError, TrainingError
@@ -202,6 +204,18 @@ def test_a_resumed_run_replaces_what_the_killed_one_logged_beyond(tmp_path):
         second(report(i, train__loss=10.0 * i))
     second.close()
     assert events(tmp_path)["train/loss"] == [(100, 0.0), (200, 1.0), (300, 20.0), (400, 30.0), (500, 40.0)]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # its thread's own words on it
+def test_a_disk_too_full_for_events_is_one_sentence(tmp_path, monkeypatch):
+    def full(*args):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    sink = TensorBoardSink(tmp_path)
+    monkeypatch.setattr(RecordWriter, "write", full)
+    sink(report(0, train__loss=0.5))
+    with pytest.raises(TrainingError, match=r"cannot be written \(No space left on device\); make room"):
+        sink.sync()
 
 
 # --- trackers, played by stand-ins -----------------------------------------------------------------------------------

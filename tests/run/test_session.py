@@ -274,6 +274,12 @@ def test_a_failure_before_the_beginning_leaves_the_folder_free(tmp_path):
     folder = tmp_path / "run"
     with pytest.raises(ConfigError, match="did you mean quantail/CartPole"):
         run(small(env__id="quantail/CartPol"), folder)
+    assert not folder.exists()
+    folder.mkdir()
+    (folder / "notes.txt").write_text("mine")
+    with pytest.raises(ConfigError, match="did you mean quantail/CartPole"):
+        run(small(env__id="quantail/CartPol"), folder)
+    assert (folder / "notes.txt").read_text() == "mine"
     with pytest.raises(QuantailError):
         run(small(net__gsde=True, net__state_dependent_std=True), folder, Ragged("real"))
     assert run(small(total=30), folder).status == "finished"

@@ -6,6 +6,7 @@ returns the exit code. 0: fine. 1: the verb ran and its answer is bad. 2: it cou
 
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 
@@ -101,6 +102,11 @@ def parsed(name: str, words: Sequence[str]) -> Any:
     return function(tyro.cli(type(start), default=start, **asked))
 
 
+def options_of(verb: Verb) -> Any:
+    """What has the verb's options: its function, or the record that it takes."""
+    return type(looked_up(verb.module, verb.start)(())) if verb.start else looked_up(verb.module, verb.function)
+
+
 def looked_up(module: str, name: str) -> Any:
     """A function of a module that is only imported now."""
     from importlib import import_module
@@ -110,15 +116,18 @@ def looked_up(module: str, name: str) -> Any:
 
 def completion(words: Sequence[str]) -> int:
     """Print what a shell needs to complete verbs and options."""
-    shells = ("bash", "zsh", "tcsh")
+    shells = ("bash", "zsh")
     if len(words) != 1 or words[0] not in shells:
         print(f"quantail: --completion needs one of {', '.join(shells)}; e.g. quantail --completion bash", file=sys.stderr)
         return 2
+    import tyro
     from tyro.extras import subcommand_cli_from_dict
 
-    subcommand_cli_from_dict(
-        {name: looked_up(verb.module, verb.function) for name, verb in VERBS.items()},
-        prog="quantail",
-        args=["--tyro-print-completion", words[0]],
-    )
+    with suppress(SystemExit):  # which is how it ends when it has printed
+        subcommand_cli_from_dict(
+            {name: options_of(verb) for name, verb in VERBS.items()},
+            prog="quantail",
+            config=(tyro.conf.FlagCreatePairsOff,),
+            args=["--tyro-print-completion", words[0]],
+        )
     return 0

@@ -39,6 +39,10 @@ def evaluate(
 
     choices = {"best": folders.best_of, "latest": folders.latest_of}
     path = choices[checkpoint](folder) if checkpoint in choices else Path(checkpoint)
+    if not path.exists():
+        raise RunError(
+            f"--checkpoint {checkpoint} is neither best nor latest, nor a file; {folder / folders.CHECKPOINTS} has them"
+        )
     saved = read(path)
     asked = saved.config.run
     config = replace(

@@ -30,9 +30,10 @@ class Train:
     run: Path
     """The folder; it must not hold a run already."""
     env: str = ""
-    """A Gymnasium id, or quantail/NAME for a native environment; short for --env.id."""
-    preset: str = ""
-    """Start from settings that are known to learn: see quantail.presets."""
+    """A Gymnasium id, or quantail/NAME for a native environment, such as quantail/CartPole; short for --env.id."""
+    preset: Annotated[
+        str, tyro.conf.arg(help=f"Start from settings that are known to learn: {', '.join(presets.PRESETS)}.")
+    ] = ""
     config: Path | None = None
     """Start from a YAML file of settings, such as the config.yaml of another run."""
 

@@ -165,8 +165,9 @@ class TensorBoardSink:
         events = import_module("tensorboard.compat.proto.event_pb2")
         summaries = import_module("tensorboard.compat.proto.summary_pb2")
         writers = import_module("tensorboard.summary.writer.event_file_writer")
-        self.event, self.summary = events.Event, summaries.Summary
-        self.writer = writers.EventFileWriter(str(folder), flush_secs=10)
+        self.event, self.summary, self.folder = events.Event, summaries.Summary, Path(folder)
+        with _disk(self.folder):
+            self.writer = writers.EventFileWriter(str(folder), flush_secs=10)
         if resume_at is not None:
             log = events.SessionLog(status=events.SessionLog.START)
             self.writer.add_event(self.event(wall_time=time.time(), step=resume_at + 1, session_log=log))
@@ -174,13 +175,16 @@ class TensorBoardSink:
     def __call__(self, report: "Report") -> None:
         values = [self.summary.Value(tag=name, simple_value=value) for name, value in finite(report) if name not in COUNTERS]
         event = self.event(wall_time=time.time(), step=report.env_steps, summary=self.summary(value=values))
-        self.writer.add_event(event)
+        with _disk(self.folder):  # what its thread met while it wrote an earlier one
+            self.writer.add_event(event)
 
     def sync(self) -> None:
-        self.writer.flush()
+        with _disk(self.folder):
+            self.writer.flush()
 
     def close(self) -> None:
-        self.writer.close()
+        with _disk(self.folder):
+            self.writer.close()
 
 
 # --- trackers ---------------------------------------------------------------------------------------------------------

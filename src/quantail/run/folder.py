@@ -22,6 +22,7 @@ from quantail.config import Config
 from quantail.errors import QuantailError, RunError
 from quantail.monitor.sinks import METRICS_FILE
 from quantail.run import configfile
+from quantail.run.lock import FILE as LOCK
 from quantail.run.lock import is_written
 from quantail.run.provenance import environment
 
@@ -49,6 +50,15 @@ def create(folder: Path) -> None:
         (folder / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RunError(f"{folder} cannot be made ({error.strerror}); choose a folder in which you may write") from error
+
+
+def forget_unused(folder: Path) -> None:
+    """Remove a folder in which no run has begun, as far as it is empty but for our own places."""
+    if not (folder / CONFIG).exists():
+        with suppress(OSError):
+            (folder / CHECKPOINTS).rmdir()
+            (folder / LOCK).unlink(missing_ok=True)
+            folder.rmdir()
 
 
 def refuse_used(folder: Path) -> None:

@@ -86,7 +86,11 @@ def run(
         folders.refuse_used(folder)
         torch.set_num_threads(config.run.threads)
         given = Given(env, evaluation_env, agent, loss_terms, hooks, sinks)
-        return _from(None, config, folder, given, interrupt)
+        try:
+            return _from(None, config, folder, given, interrupt)
+        except BaseException:
+            folders.forget_unused(folder)  # while it is ours
+            raise
 
 
 def resume(
