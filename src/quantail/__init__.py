@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # the same names once more, for type checkers and editors
-    from quantail import errors, functional, presets
+    from quantail import backtest, errors, functional, presets
     from quantail.algorithm import DistributionalPPO
     from quantail.config import Config
     from quantail.errors import ConfigError, InputError, QuantailError
@@ -26,6 +26,7 @@ _HOME = {
     "DistributionalPPO": "quantail.algorithm",
     "InputError": "quantail.errors",
     "QuantailError": "quantail.errors",
+    "backtest": "quantail.backtest",
     "errors": "quantail.errors",
     "functional": "quantail.functional",
     "load_bars": "quantail.market.bars",
@@ -42,6 +43,7 @@ __all__ = [
     "InputError",
     "QuantailError",
     "__version__",
+    "backtest",
     "errors",
     "functional",
     "load_bars",
