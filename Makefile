@@ -1,6 +1,7 @@
 # `make` lists what there is. Everything installs itself into .venv on first use.
 
 PYTHON ?= python3
+JOBS ?= 2
 OMP_NUM_THREADS ?= 1
 export OMP_NUM_THREADS
 
@@ -17,10 +18,10 @@ demo: .venv/.installed ## install, then run the demonstration; its report lies i
 	@$(BIN)/python studies/cvar_readout.py --folder runs/demo
 
 test: .venv/.installed-dev ## install, then run the fast tests
-	@$(BIN)/python -m pytest -q
+	@$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile
 
 slow: .venv/.installed-dev ## the slow tests, then deliberate faults that the tests must catch
-	@$(BIN)/python -m pytest -q -m slow || [ $$? -eq 5 ]
+	@$(BIN)/python -m pytest -q -m slow -n $(JOBS) --dist loadfile || [ $$? -eq 5 ]
 	@$(BIN)/python tools/mutate.py
 
 check: .venv/.installed-dev ## format, lint, types, architecture
