@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import signal
 import subprocess
 import sys
 
@@ -185,3 +186,34 @@ def test_module_runs_as_a_program(words, code):
     answer = subprocess.run([sys.executable, "-m", "quantail", *words], capture_output=True, text=True, check=False)
     assert answer.returncode == code
     assert "Traceback" not in answer.stderr
+
+
+# --- train ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_stopped_run_exits_with_130_and_says_how_to_go_on(tmp_path, monkeypatch, capsys):
+    words = [
+        "--env",
+        "quantail/CartPole",
+        "--total-timesteps",
+        "60",
+        "--ppo.n-steps",
+        "8",
+        "--env.num-envs",
+        "2",
+        "--run.sinks",
+        "jsonl",
+    ]
+    folder = tmp_path / "run"
+    real = JsonlSink.__call__
+
+    def interrupted(self, given):
+        real(self, given)
+        if given.iteration == 1:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(JsonlSink, "__call__", interrupted)
+    assert cli.main(["train", *words, "--run", str(folder)]) == 130
+    assert capsys.readouterr().out.endswith(f"in 2 iterations; in {folder}; go on with: quantail resume {folder}\n")
+    assert cli.main(["resume", str(folder)]) == 0
+    assert capsys.readouterr().out.startswith("finished: ")

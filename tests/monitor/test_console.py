@@ -110,6 +110,14 @@ def test_what_was_known_before_a_resume_is_not_told_again(clock):
     assert "10x since step 100" in out.getvalue()
 
 
+def test_the_curve_of_a_resumed_run_begins_where_the_run_did(clock):
+    returns = [math.nan, *map(float, range(500))]
+    whole = Shown("", 10**6)
+    for i, value in enumerate(returns):
+        whole = whole.after(report(i, rollout__ep_rew_mean=value))
+    assert ConsoleSink(10**6, returns=returns, file=io.StringIO()).shown.returns == whole.returns
+
+
 # --- live -------------------------------------------------------------------------------------------------------------
 
 

@@ -122,7 +122,7 @@ def steps_at(folder, at):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_saves_and_says_how_to_go_on(number, whole, tmp_path, caplog):
+def test_a_signal_saves_and_says_how_to_go_on(number, whole, tmp_path, caplog, capfd):
     folder = tmp_path / "run"
     before = signal.getsignal(number)
     outcome = run(small(run__evaluate_every=2), folder, sinks=[At(4, lambda: os.kill(os.getpid(), number))])
@@ -133,6 +133,8 @@ def test_a_signal_saves_and_says_how_to_go_on(number, whole, tmp_path, caplog):
     assert record.message.startswith(
         f"{signal.Signals(number).name}: saved at {outcome.env_steps} steps; go on with: quantail resume "
     )
+    heard = f"\n{signal.Signals(number).name}: this iteration is finished and saved; once more stops at once\n"
+    assert capfd.readouterr().err == heard
     assert resume(folder).status == "finished"
     assert end_of(folder) == end_of(whole[0])
 

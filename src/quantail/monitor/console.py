@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from quantail.monitor.health import Finding, Health
-from quantail.monitor.shown import PHASES, Shown, duration, number, often, plain_line, sentence
+from quantail.monitor.shown import PHASES, Shown, duration, number, often, plain_line, sentence, thinned_once
 
 if TYPE_CHECKING:
     from quantail.loop import Report
@@ -32,19 +32,20 @@ GRAVITY_STYLES = {"broken": "bold red", "warning": "dark_orange3", "note": "stee
 
 
 class ConsoleSink:
-    """The sink that shows a run. `health` is what was known of it before, when it is resumed."""
+    """The sink that shows a run. `health` and `returns` are what was known of it before, when it is resumed."""
 
     def __init__(
         self,
         total_timesteps: int,
         title: str = "",
         health: Health | None = None,
+        returns: Sequence[float] = (),
         *,
         file: TextIO | None = None,
         interval: float = 10.0,  # seconds between two plain lines
     ) -> None:
         self.console = Console(file=file or sys.stdout, highlight=False)
-        self.shown = Shown(title, total_timesteps, health or Health())
+        self.shown = Shown(title, total_timesteps, health or Health(), returns=thinned_once(returns))
         self.told = set(self.shown.health.findings)
         self.interval, self.due, self.written = interval, -math.inf, -1
         self.live: Live | None = None

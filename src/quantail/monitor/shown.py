@@ -1,7 +1,7 @@
 """What a run shows of itself: the figures that matter out of all, gathered report by report, and as one plain line."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from quantail.monitor.health import Finding, Health, examine
@@ -134,6 +134,14 @@ def number(value: float, unit: str = "") -> str:
 def thinned(values: tuple[float, ...], most: int = 240) -> tuple[float, ...]:
     """Every other one, the last always, once there are more than that many."""
     return values if len(values) <= most else values[(len(values) + 1) % 2 :: 2]
+
+
+def thinned_once(values: Sequence[float]) -> tuple[float, ...]:
+    """As a run that showed them one by one would have them."""
+    kept: tuple[float, ...] = ()
+    for value in values:
+        kept = thinned((*kept, value)) if math.isfinite(value) else kept
+    return kept
 
 
 def duration(seconds: float) -> str:

@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -37,3 +38,5 @@ class Interrupt:
         if self.name:
             raise KeyboardInterrupt
         self.name = signal.Signals(number).name
+        with suppress(OSError):  # not `print`: a handler may interrupt one
+            os.write(2, f"\n{self.name}: this iteration is finished and saved; once more stops at once\n".encode())

@@ -1,6 +1,7 @@
 """A run from its first iteration to its last, over any number of processes."""
 
 import logging
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
@@ -176,8 +177,9 @@ def _sink(name: str, config: Config, folder: Path, saved: Checkpoint | None) -> 
     log = folder / logs.METRICS_FILE
     match name:
         case "console":
-            known = replay(logs.read_rows(log)) if log.is_file() else None
-            return ConsoleSink(config.total_timesteps, f"{folder.name}  {config.env.id}", known)
+            rows = list(logs.read_rows(log)) if log.is_file() else []
+            returns = [row.get("rollout/ep_rew_mean", math.nan) for row in rows]
+            return ConsoleSink(config.total_timesteps, f"{folder.name}  {config.env.id}", replay(rows), returns)
         case "jsonl":
             return logs.JsonlSink(log)
         case "tensorboard":
