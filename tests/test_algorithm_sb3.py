@@ -244,6 +244,16 @@ def test_the_window_of_statistics_is_honoured_and_monitors_tell_raw_rewards():
     env.close()
 
 
+def test_what_scripts_read_is_there_and_steps_may_be_a_float():
+    model = small(make_vec_env("CartPole-v1", 2)).learn(total_timesteps=1e2)
+    assert model.num_timesteps == 128
+    assert model.env is model.get_env()
+    assert (model.n_envs, len(model.ep_success_buffer)) == (2, 0)
+    assert len(model.ep_info_buffer) > 0
+    with pytest.raises(AttributeError, match="n_envs is fixed once the model is made"):
+        model.n_envs = 3
+
+
 # --- VecNormalize -----------------------------------------------------------------------------------------------------
 
 

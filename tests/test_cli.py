@@ -192,18 +192,8 @@ def test_module_runs_as_a_program(words, code):
 
 
 def test_a_stopped_run_exits_with_130_and_says_how_to_go_on(tmp_path, monkeypatch, capsys):
-    words = [
-        "--env",
-        "quantail/CartPole",
-        "--total-timesteps",
-        "60",
-        "--ppo.n-steps",
-        "8",
-        "--env.num-envs",
-        "2",
-        "--run.sinks",
-        "jsonl",
-    ]
+    words = ["--env", "quantail/CartPole", "--env.num-envs", "2", "--ppo.n-steps", "8", "--run.sinks", "jsonl"]
+    words += ["--total-timesteps", "60"]
     folder = tmp_path / "run"
     real = JsonlSink.__call__
 

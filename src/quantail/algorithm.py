@@ -1,5 +1,6 @@
 """`DistributionalPPO`: training with the names, defaults and habits of sb3-contrib's RecurrentPPO; change one import."""
 
+import math
 import operator
 import sys
 import warnings
@@ -44,7 +45,8 @@ class DistributionalPPO:
     use_sde, target_kl = Setting(lambda c: c.net.gsde), Setting(lambda c: c.kl.target)
     clip_range_vf = Setting(lambda c: None if c.critic.clip == "off" else c.critic.clip_radius)
     normalize_advantage = Setting(lambda c: c.ppo.normalize_advantage != "off")
-    n_envs, ep_info_buffer = Derived(lambda m: m.source.env.num_envs), Derived(lambda m: m.ledger.episodes)
+    env, n_envs = Derived(lambda m: m.get_env()), Derived(lambda m: m.source.env.num_envs)
+    ep_info_buffer, ep_success_buffer = Derived(lambda m: m.ledger.episodes), Derived(lambda m: m.ledger.successes)
     observation_space, action_space = Derived(lambda m: m.source.spaces[0]), Derived(lambda m: m.source.spaces[1])
 
     def __init__(
@@ -85,8 +87,7 @@ class DistributionalPPO:
         self.arguments, self.config, self.source = arguments, config, source
         absent = sources.Absent.like(source.env)
         self.progress: Progress = begin(config, absent)
-        self.in_step = False  # whether the carry belongs to the environments as they stand
-        self.num_timesteps = 0
+        self.num_timesteps, self.in_step = 0, False  # whether the carry belongs to the environments as they stand
         self.ledger = Ledger(arguments.stats_window_size, 0)
         self.own_logger: Logs | None = None
         self.chosen_logger: Logs | None = None
@@ -98,7 +99,7 @@ class DistributionalPPO:
 
     def learn(
         self,
-        total_timesteps: int,
+        total_timesteps: float,
         callback: Any = None,
         log_interval: int | None = 1,
         tb_log_name: str = "DistributionalPPO",
@@ -110,10 +111,10 @@ class DistributionalPPO:
             raise ConfigError("there is no environment to train in; call set_env(env) first, or load(path, env=env)")
         for name in self.missing:
             raise ConfigError(f"{name} was a function when this was saved, which no file can hold; load(path, {name}=...)")
-        total = operator.index(total_timesteps) + (0 if reset_num_timesteps else self.num_timesteps)
+        total = math.ceil(total_timesteps) + (0 if reset_num_timesteps else self.num_timesteps)
         if reset_num_timesteps:
             self.ledger = Ledger(self.arguments.stats_window_size, 0)
-        self.ledger.restart(total - total_timesteps)
+        self.ledger.restart(total - math.ceil(total_timesteps))
         self._enter(total, reset_num_timesteps)
         if self.chosen_logger is None:
             self.own_logger = logger_for(self.verbose, self.tensorboard_log, tb_log_name, reset_num_timesteps)
@@ -223,10 +224,7 @@ class DistributionalPPO:
         wrapped. Policy and shape are those of the weights; everything else, such as `activation_fn`, has to be said again.
         """
         weights = sb3.read_weights(path)
-        alias, shape = migrate.described(weights)
-        kwargs["policy_kwargs"] = shape | (kwargs.get("policy_kwargs") or {})
-        kwargs["config"] = migrate.with_its_nets(kwargs.get("config"), weights)
-        model = cls(policy or alias, env, **{"use_sde": migrate.held_exploration(weights)} | kwargs)
+        model = cls(env=env, **migrate.keywords_of(weights, {"policy": policy, **kwargs}))
         seen = replace(model.config, input=replace(model.config.input, normalize_observations=False))
         model._set_up(model.arguments, model.source, seen)
         if not sb3.import_weights(weights, model.policy):  # its critics speak in the rewards' own units: nothing to find out
