@@ -43,7 +43,7 @@ def test_drawing_leaves_the_global_stream_alone():
 def test_the_numbers_of_streams_never_change():
     """They are part of every saved run."""
     named = {"INIT": 0, "RESET": 1, "ACT": 2, "ENVIRONMENT": 3, "TARGETS": 4, "ORDER": 6, "DROPOUT": 7, "EXPLORE": 8}
-    assert {one.name: one.value for one in Stream} == named | {"PLAY": 9, "PLAY_ACT": 10}
+    assert {one.name: one.value for one in Stream} == named | {"PLAY": 9, "PLAY_ACT": 10, "OPTIM": 16}
 
 
 def test_laws_shapes_and_types():

@@ -24,6 +24,7 @@ class Stream(IntEnum):
     EXPLORE = 8
     PLAY = 9
     PLAY_ACT = 10
+    OPTIM = 16  # the noise of an optimizer
 
 
 def generator(seed: int, stream: Stream, iteration: int, device: torch.device | None = None) -> torch.Generator:

@@ -1,0 +1,290 @@
+"""Gradient steps that are smaller where a weight is of use: UPGD, UPGDW, AdaptiveUPGD   (Elsayed & Mahmood 2024).
+
+    U = −g·w (+ ½·h·w²)             what the loss would rise by, were the weight removed
+    u ← β·u + (1 − β)·U             its trace; û = u/(1 − β^t)
+    k = 2·σ(−strength·û/M)          the gate (or 1 − tanh): 1 where nothing is known, < 1 where useful, > 1 where harmful
+    w ← w − lr·k·(d + ξ)            ξ ~ N(0, σ²);  w − lr·(d + k·ξ) if not protecting
+    d = g                           UPGD: a step of SGD, weight decay in the gradient
+    d = g, w ← (1 − lr·λ)·w         UPGDW: the decay apart from the gradient, before the step
+    d = m̂/(√v̂ + ε), the same decay  AdaptiveUPGD: a step of AdamW
+
+A gate of 1 is thus exactly the step of torch's SGD or AdamW. M is the largest |û| of all weights, of the tensor, or of the
+unit. The paper divides û by the largest *uncorrected u*: 1000 times too small at the first step, which freezes half of the
+weights and doubles the rate of the others, and below 0 where every utility is, which turns protection around.
+`normaliser="reference"` keeps the first, to compare with; nothing keeps the second.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypedDict, Unpack
+
+import torch
+from torch import Tensor
+
+from quantail.errors import ConfigError
+from quantail.optim.gates import GATES, Bucket, Number, add_product, half_gates, largest_utilities, per_agent, spread, trace
+from quantail.optim.noise import Tape
+from quantail.settings import check_choice, check_within
+
+SCALES = ("global", "tensor", "unit")
+NORMALISERS = ("corrected", "reference")
+NOISES = ("fixed", "tracked")
+BLOCK = 1 << 17  # weights that a processor takes together: what it makes on the way stays in its cache
+Owners = list[tuple[dict[str, Any], Tensor]]  # each parameter with its group
+
+
+class Gating(TypedDict, total=False):
+    """What all of them can be told besides learning rate and decay; in a parameter group also one by one."""
+
+    utility_beta: float  # β of the trace, 0.999
+    gate: str  # sigmoid | tanh
+    strength: float  # 1; with 0 every gate is 1
+    scale: str  # M over what: global | tensor | unit, the weights into one unit
+    normaliser: str  # corrected | reference
+    protecting: bool  # True: the gate holds the whole step; False: only the noise
+    sigma: float  # of the noise, 0.001
+    noise: str  # fixed | tracked: sigma in units of the root mean square of d, tensor by tensor
+    seed: int  # of the noise
+    foreach: bool  # all tensors of a kind together, or one by one
+    capturable: bool  # counters on the device: a captured graph may replay the step
+    population: bool  # the first axis of every parameter counts agents, who share nothing but the table of noise
+
+
+DEFAULTS = Gating(
+    utility_beta=0.999, gate="sigmoid", strength=1.0, scale="global", normaliser="corrected", protecting=True,
+    sigma=1e-3, noise="fixed", seed=0, foreach=True, capturable=False, population=False,
+)  # fmt: skip
+
+
+class UPGD(torch.optim.Optimizer):
+    """SGD whose steps are gated by utility; weight decay belongs to the gradient, as torch's SGD has it."""
+
+    moments: tuple[str, ...] = ()
+    decoupled = False
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: Number = 1e-2,
+        weight_decay: float = 0.0,
+        **gating: Unpack[Gating],
+    ) -> None:
+        self._start(params, {"lr": lr, "weight_decay": weight_decay}, gating)
+
+    def _start(self, params: Iterable[Any], own: dict[str, Any], gating: Gating) -> None:
+        unknown = [name for name in gating if name not in DEFAULTS]
+        if unknown:
+            raise TypeError(f"{type(self).__name__} takes no {unknown[0]!r}; it takes {', '.join([*own, *DEFAULTS])}")
+        self.tapes: dict[tuple[Any, ...], Tape] = {}
+        super().__init__(params, {**own, **DEFAULTS, **gating})
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Checks the group's settings; what it does not say is as for all."""
+        super().add_param_group(param_group)
+        check_group(self.param_groups[-1])
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None, curvature: Sequence[Tensor] | None = None) -> Any:
+        """One step; `curvature` has the diagonal of the Hessian for each parameter, in order: see `hutchinson`."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        buckets = self._buckets(curvature)
+        for bucket in buckets:
+            trace(bucket)
+        largest = largest_utilities(buckets)
+        for bucket in buckets:
+            self._move(bucket, largest.get(bucket.kind) if bucket.group["scale"] == "global" else None)
+        return loss
+
+    def _move(self, bucket: Bucket, largest: Tensor | None) -> None:
+        """Decay, direction, noise, gate; the gate is halved, so the step is doubled."""
+        group, params, lr = bucket.group, bucket.params, bucket.group["lr"]
+        halves = half_gates(bucket, largest)
+        if self.decoupled and group["weight_decay"]:
+            torch._foreach_mul_(params, bucket.scalar(1 - lr * group["weight_decay"]))
+        direction, (shaken, size) = self._direction(bucket), (None, 0.0)
+        if group["sigma"]:
+            shaken, size = self._noise(bucket, direction)
+        if not group["protecting"]:
+            add_product(params, direction, None, -lr)
+            direction = [] if shaken is None else list(torch._foreach_mul(shaken, size))
+        elif shaken is not None and direction is bucket.grads:
+            direction = list(torch._foreach_add(direction, shaken, alpha=size))
+        elif shaken is not None:
+            torch._foreach_add_(direction, shaken, alpha=size)
+        if direction:
+            add_product(params, direction, halves, -2 * lr)
+
+    def _direction(self, bucket: Bucket) -> list[Tensor]:
+        """What the learning rate multiplies: the gradient with its decay."""
+        if not bucket.group["weight_decay"] or self.decoupled:
+            return bucket.grads
+        return list(torch._foreach_add(bucket.grads, bucket.params, alpha=bucket.group["weight_decay"]))
+
+    def _noise(self, bucket: Bucket, direction: list[Tensor]) -> tuple[list[Tensor], float]:
+        """The numbers of this step, in units of the direction's tracked size if asked, and what to multiply them by: ±σ."""
+        group, step = bucket.group, bucket.step
+        tape, shapes = self._tape(bucket), [p.shape for p in bucket.params]
+        if isinstance(step, Tensor):
+            shaken, sign = tape.gather(step, bucket.begins, shapes), 1.0
+        else:
+            shaken, sign = tape.read(step, bucket.begins, shapes)
+        if group["noise"] == "tracked":
+            beta, sizes = group["utility_beta"], bucket.state("size")
+            for size, d in zip(sizes, direction, strict=True):
+                size.lerp_(per_agent(d.square(), group, "mean"), 1 - beta)
+            correction = bucket.scalar(bucket.correction(beta))
+            shaken = [x * spread((size / correction).sqrt(), x) for x, size in zip(shaken, sizes, strict=True)]
+        return shaken, sign * group["sigma"]
+
+    # --- what is kept -----------------------------------------------------------------------------------------------------
+
+    def _buckets(self, curvature: Sequence[Tensor] | None) -> list[Bucket]:
+        """All parameters that have a gradient; their counters are moved on."""
+        owners = [(group, p) for group in self.param_groups for p in group["params"]]
+        if curvature is not None and len(curvature) != len(owners):
+            raise ConfigError(f"curvature has {len(curvature)} tensors; needs one for each of {len(owners)} parameters")
+        begins, at = [], 0
+        for _, p in owners:
+            begins.append(at)
+            at += p.numel()
+        here = [i for i, (_, p) in enumerate(owners) if p.grad is not None]
+        self._count(owners, here)
+        found: dict[tuple[Any, ...], list[int]] = {}
+        filled = 0
+        for i in here:
+            group, p = owners[i]
+            key = (id(group), p.device, p.dtype, id(self.state[p]["step"]), filled // BLOCK) if group["foreach"] else (i,)
+            filled += p.numel() * (p.device.type == "cpu")
+            found.setdefault(key, []).append(i)
+        return [self._bucket(owners, begins, curvature, members) for members in found.values()]
+
+    def _bucket(self, owners: Owners, begins: list[int], curvature: Sequence[Tensor] | None, members: list[int]) -> Bucket:
+        group, params = owners[members[0]][0], [owners[i][1] for i in members]
+        grads = [p.grad for p in params if p.grad is not None]
+        if any(grad.is_sparse for grad in grads):
+            raise ConfigError(f"{type(self).__name__} was given a sparse gradient; it needs dense ones: make the layer dense")
+        step = self.state[params[0]]["step"]
+        return Bucket(
+            group=group, params=params, grads=grads,
+            states=[self.state[p] for p in params], begins=[begins[i] for i in members],
+            curvature=None if curvature is None else [curvature[i] for i in members],
+            step=step if group["capturable"] else float(step),
+        )  # fmt: skip
+
+    def _count(self, owners: Owners, here: list[int]) -> None:
+        """One more step for those that have a gradient. Those that always had one together share one counter."""
+        absent = {id(self.state[p]["step"]) for _, p in owners if p.grad is None and p in self.state}
+        fresh: dict[Any, Tensor] = {}
+        for i in here:
+            group, p = owners[i]
+            state = self.state[p]
+            if not state:
+                key = p.device if group["capturable"] else None
+                if key not in fresh:
+                    fresh[key] = torch.zeros((), dtype=torch.float32, device=key or "cpu")
+                state["step"] = fresh[key]
+                state["utility"] = torch.zeros_like(p, memory_format=torch.preserve_format)
+                state |= {name: torch.zeros_like(p, memory_format=torch.preserve_format) for name in self.moments}
+            if group["noise"] == "tracked" and "size" not in state:
+                state["size"] = p.new_zeros(p.shape[:1] if group["population"] else ())
+            if (old := id(state["step"])) in absent:
+                state["step"] = fresh.setdefault(old, state["step"].clone())
+        for counter in {id(self.state[owners[i][1]]["step"]): self.state[owners[i][1]]["step"] for i in here}.values():
+            counter += 1
+
+    def _tape(self, bucket: Bucket) -> Tape:
+        """The table that this bucket reads; made again if there are more weights now."""
+        like, numbers = bucket.params[0], sum(p.numel() for group in self.param_groups for p in group["params"])
+        key = (bucket.group["seed"], like.device, like.dtype)
+        if key not in self.tapes or self.tapes[key].numbers < numbers:
+            self.tapes[key] = Tape(bucket.group["seed"], numbers, like)
+        return self.tapes[key]
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self.tapes = {}
+        for group in self.param_groups:
+            for name, value in self.defaults.items():
+                group.setdefault(name, value)
+        share_counters(self)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Copies what it is given, so that two optimizers never share a moment."""
+        state = {i: {k: v.clone() for k, v in one.items()} for i, one in state_dict["state"].items()}
+        super().load_state_dict({**state_dict, "state": state})
+
+
+class UPGDW(UPGD):
+    """SGD whose steps are gated by utility; weight decay apart from the gradient: w ← (1 − lr·λ)·w before the step."""
+
+    decoupled = True
+
+    def __init__(self, params: Iterable[Any], lr: Number = 1e-2, weight_decay: float = 1e-3, **gating: Unpack[Gating]) -> None:
+        super().__init__(params, lr, weight_decay, **gating)
+
+
+class AdaptiveUPGD(UPGD):
+    """AdamW whose steps are gated by utility."""
+
+    moments = ("exp_avg", "exp_avg_sq")
+    decoupled = True
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: Number = 3e-4,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-5,
+        weight_decay: float = 1e-3,
+        **gating: Unpack[Gating],
+    ) -> None:
+        self._start(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}, gating)
+
+    def _direction(self, bucket: Bucket) -> list[Tensor]:
+        """m̂/(√v̂ + ε), written m/(√v·c₁/√c₂ + ε·c₁) and all in one place: new memory is what costs on a processor."""
+        (beta1, beta2), eps = bucket.group["betas"], bucket.group["eps"]
+        means, squares = bucket.state("exp_avg"), bucket.state("exp_avg_sq")
+        torch._foreach_lerp_(means, bucket.grads, 1 - beta1)
+        torch._foreach_mul_(squares, beta2)
+        torch._foreach_addcmul_(squares, bucket.grads, bucket.grads, value=1 - beta2)
+        first, second = bucket.correction(beta1), bucket.correction(beta2)
+        roots = torch._foreach_sqrt(squares)
+        torch._foreach_mul_(roots, bucket.scalar(first / second**0.5))
+        torch._foreach_add_(roots, bucket.scalar(first * eps))
+        torch._foreach_reciprocal_(roots)
+        torch._foreach_mul_(roots, means)
+        return list(roots)
+
+
+def share_counters(optimizer: torch.optim.Optimizer) -> None:
+    """Parameters that have seen equally many steps count on one tensor again, as before they were saved."""
+    shared: dict[tuple[Any, ...], Tensor] = {}
+    for group in optimizer.param_groups:
+        for p in group["params"]:
+            if state := optimizer.state.get(p):
+                place = p.device if group["capturable"] else torch.device("cpu")
+                key = (place, float(state["step"]))
+                state["step"] = shared.setdefault(key, state["step"].detach().to(place, torch.float32, copy=True))
+
+
+def check_group(group: Mapping[str, Any]) -> None:
+    """Refuse settings that make no sense."""
+    if not isinstance(group["lr"], Tensor):
+        check_within("lr", group["lr"], 0.0)
+    elif not group["capturable"]:
+        raise ConfigError("lr is a Tensor, which only capturable=True reads on its device; pass a number, or capturable=True")
+    for name in ("weight_decay", "sigma", "strength", "eps"):
+        check_within(name, group.get(name, 0.0), 0.0)
+    for i, beta in enumerate((group["utility_beta"], *group.get("betas", ()))):
+        check_within(f"betas[{i - 1}]" if i else "utility_beta", beta, 0.0, 1.0, high_open=True)
+    check_within("seed", group["seed"], 0)
+    check_choice("gate", group["gate"], tuple(GATES))
+    check_choice("scale", group["scale"], SCALES)
+    check_choice("normaliser", group["normaliser"], NORMALISERS)
+    check_choice("noise", group["noise"], NOISES)
+    if any(not p.is_floating_point() for p in group["params"]):
+        raise ConfigError("a parameter is not of real floating-point numbers; leave it out, or pass it as such")
+    if group["population"] and any(p.ndim == 0 for p in group["params"]):
+        raise ConfigError("population=True with a parameter of no axis; each needs a first axis that counts the agents")
