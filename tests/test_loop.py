@@ -443,7 +443,7 @@ def test_when_no_row_can_be_learned_from_training_stops_with_its_weights(what):
     config, env = settings("real", optim=OptimConfig(patience=3)), AllSpoiled(what, math.nan, forever=True)
     agent, blind = make_agent(config, env), []
     reports = train(config, env, agent)
-    with pytest.raises(TrainingError, match="3 rollouts in a row held no row to learn from"):
+    with pytest.raises(TrainingError, match="3 rollouts in a row held hardly a row to learn from"):
         blind.extend(report.control.blind for report in reports)
     assert blind == [0, 0, 1, 2]
     assert all(p.isfinite().all() for p in agent.parameters())

@@ -26,7 +26,7 @@ class Control(NamedTuple):
     kl_error: float | None = None  # KL − target of the last iteration
     epoch_factor: float = 1.0
     void_steps: int = 0  # optimizer steps in a row that changed nothing
-    blind: int = 0  # rollouts in a row without a row to learn from
+    blind: int = 0  # rollouts in a row with hardly a row to learn from
     updates: int = 0  # passes over rollouts so far
     episodes: tuple[tuple[float, float], ...] = ()  # return and length of those that ended, newest last
     successes: tuple[float, ...] = ()  # 1 or 0 for each of those whose environment says so, newest last

@@ -22,6 +22,8 @@ from quantail.streams import Stream, generator, normal, uniform
 from quantail.types import Space
 from quantail.update import Learned, sequences, update
 
+BLIND = 0.1  # of the steps of a rollout: where broken numbers leave no more than that, nothing is learned from it
+
 
 class Progress(NamedTuple):
     """Everything that outlives an iteration; what a run needs to go on as if it had never stopped."""
@@ -100,7 +102,7 @@ def train(
         later = renewed(carry, rollout, estimates.particles, config, control.lost)
         metrics = metrics_of(agent, carry, rollout, batch, estimates, learned, turned, scale_figures(carry, later, config))
         env_steps += int(metrics["rollout/valid_rows"])
-        blind = 0 if metrics["rollout/learned_rows"] else control.blind + 1
+        blind = 0 if metrics["rollout/learned_rows"] > BLIND * metrics["rollout/valid_rows"] else control.blind + 1
         stop_if_stuck(learned, blind, config.optim.patience)
         carry, control = adopt(carry, later, agent), tally(control, ended_episodes(rollout), learned.epochs, successes(rollout))
         control = steer(control._replace(void_steps=learned.void_steps, blind=blind), i, metrics, bool(learned.stopped), config)
@@ -109,11 +111,11 @@ def train(
 
 
 def stop_if_stuck(learned: Learned, blind: int, patience: int) -> None:
-    """Raise after too many void optimizer steps, or rollouts without a row to learn from: more would only burn time."""
+    """Raise after too many void optimizer steps, or rollouts with hardly a row to learn from: more would only burn time."""
     if blind >= patience:
         raise TrainingError(
-            f"{blind} rollouts in a row held no row to learn from, for rewards, pnl or observations were not finite in every "
-            "environment; the weights are those of the last good step: look at the environment"
+            f"{blind} rollouts in a row held hardly a row to learn from, for rewards, pnl or observations were not finite in "
+            "nearly all; the weights are those of the last good step: look at the environment"
         )
     if learned.void_steps >= patience:
         raise TrainingError(

@@ -339,7 +339,7 @@ def test_one_broken_number_is_named_and_the_run_goes_on(what, tmp_path):
 def test_broken_numbers_without_end_stop_the_run_with_its_last_good_checkpoint(what, tmp_path):
     config = configured("real", {"run.sinks": ["jsonl"], "total_timesteps": 10**6, "optim.patience": 4, "run.save_every": 2})
     with pytest.raises(
-        TrainingError, match=r"4 rollouts in a row held no row to learn from.*the last good checkpoint is "
+        TrainingError, match=r"4 rollouts in a row held hardly a row to learn from.*the last good checkpoint is "
     ) as caught:
         run(config, tmp_path / "run", Spoiled(what, forever=True))
     kept = rotation.listed(tmp_path / "run" / "checkpoints")[-1]
