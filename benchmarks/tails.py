@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from quantail.config import Config, CriticConfig, NetConfig, OptimConfig, PpoConfig, ScheduleConfig
-from quantail.envs.oracles.laws import AR1Sum, CoinSum, GaussianSum, GeometricSum, ReturnLaw
+from quantail.envs.oracles.laws import AR1Sum, CoinSum, GaussianSum, GeometricSum, NormalLaw, ReturnLaw
 from quantail.errors import ConfigError, QuantailError
 from quantail.estimate import distribution
 from quantail.functional.laws import Distribution
@@ -53,14 +53,14 @@ class Entrant(NamedTuple):
     cvar_of: Mapping[str, float] = {}  # law by law, where it is promised less
 
 
-COPIES, ROWS, BATCH, STEPS = 256, 128, 4096, 150 * 256 * 128  # of the environment, in a rollout, in a mini-batch, in all
-RATE, EPS = 3e-3, 1e-8  # Adam's 1e-5 would hold on to what little mass a categorical critic has left far out
+COPIES, ROWS, BATCH, STEPS = 256, 128, 1024, 200 * 256 * 128  # of the environment, in a rollout, in a mini-batch, in all
+RATE, EPS = 2e-3, 1e-8  # Adam's 1e-5 would hold on to what little mass a categorical critic has left far out
 PARTICLES = 4  # rows are many, and those of one row see the same rewards
 
-QUANTILE = CriticConfig(atoms=64, particles=PARTICLES)
+QUANTILE = CriticConfig(atoms=64, particles=PARTICLES, twin=False)
 CRITICS: Mapping[str, Entrant] = {
     "quantile": Entrant(QUANTILE, 3.0, 3.0),
-    "categorical": Entrant(CriticConfig(kind="categorical", particles=PARTICLES), 3.0, 6.0, {"geometric": 8.0}),
+    "categorical": Entrant(CriticConfig(kind="categorical", particles=PARTICLES, twin=False), 3.0, 6.0, {"geometric": 8.0}),
     "scalar-target": Entrant(replace(QUANTILE, targets="lambda_return")),
     "kappa-1": Entrant(replace(QUANTILE, kappa=1.0)),
 }
@@ -108,7 +108,7 @@ def truths(env: ReturnLaw) -> list[Truth]:
     u = levels()
     if not isinstance(env, AR1Sum):
         quantiles, mean = env.quantile(u), env.optimum()
-        sd = float((quantiles - mean).square().mean().sqrt())
+        sd = env.moments()[1] if isinstance(env, NormalLaw) else float((quantiles - mean).square().mean().sqrt())
         return [Truth(torch.zeros(1), quantiles, env.cvar(ALPHA), mean, sd)]
     spread = env.sd / math.sqrt(1 - env.rho**2)
     found = []
@@ -213,6 +213,7 @@ def main() -> int:
     )
     parser.add_argument("--critics", nargs="+", choices=CRITICS, default=list(CRITICS), help="which critics (default: all)")
     parser.add_argument("--seeds", type=int, default=5, help="runs of each (default 5)")
+    parser.add_argument("--shown-seeds", type=int, help="runs of each of those that are only shown (default: as many)")
     parser.add_argument("--first-seed", type=int, default=0, help="the first of them (default 0)")
     parser.add_argument("--steps", type=int, default=STEPS, help=f"rows of each run (default {STEPS})")
     parser.add_argument("--atoms", type=int, help="of every critic (default: 64 quantiles, 101 atoms)")
@@ -220,18 +221,21 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="also write every run here")
     options = parser.parse_args()
     laws = options.laws or list(LAWS)
-    try:
-        for law in laws:
+    for law in laws:
+        try:
             environment(law)
-    except (QuantailError, TypeError, ValueError) as error:
-        parser.error(str(error))
-    seeds = range(options.first_seed, options.first_seed + options.seeds)
+        except (QuantailError, TypeError, ValueError) as error:
+            parser.error(f"{law}: {error}")
+    counts = {True: options.seeds, False: options.shown_seeds or options.seeds}
     print(f"torch {torch.__version__}, one thread a run, {options.jobs} runs side by side, {platform.machine()}\n{HEAD}")
     rows: list[Mapping[str, Any]] = []
     runs: list[Result] = []
     with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
         waiting = {
-            (law, critic): [pool.submit(run, law, critic, seed, options.steps, options.atoms) for seed in seeds]
+            (law, critic): [
+                pool.submit(run, law, critic, options.first_seed + i, options.steps, options.atoms)
+                for i in range(counts[math.isfinite(CRITICS[critic].cvar)])
+            ]
             for law in laws
             for critic in options.critics
         }
@@ -240,8 +244,8 @@ def main() -> int:
             runs += done
             rows.append(summary(law, critic, done))
             print(line(rows[-1]), flush=True)
-    if options.json:
-        options.json.write_text(json.dumps({"rows": rows, "runs": [one._asdict() for one in runs]}, indent=1))
+            if options.json:
+                options.json.write_text(json.dumps({"rows": rows, "runs": [one._asdict() for one in runs]}, indent=1))
     return int(any(row["met"] is False for row in rows))
 
 
