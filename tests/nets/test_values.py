@@ -91,3 +91,11 @@ def test_categorical_atoms_stay_in_normalised_units() -> None:
     one, two = torch.ones((), dtype=torch.float64), torch.full((), 2.0, dtype=torch.float64)
     heads.rescale_(Scale(one, one), Scale(two, two))
     assert torch.equal(heads(inputs), before)
+
+
+def test_a_categorical_critic_begins_near_the_standard_normal_law() -> None:
+    """Equal logits on ±5 would have a deviation of 2.9: the first targets are draws from this, and set the atoms' scale."""
+    heads = ValueHeads(WIDTHS, CriticConfig(kind="categorical")).double()
+    law = heads.law(heads([torch.zeros(1, width, dtype=torch.float64) for width in WIDTHS]))
+    normal = torch.distributions.Normal(0.0, 1.0).log_prob(law.locations).exp() * 0.1  # atoms lie 0.1 apart
+    torch.testing.assert_close(law.masses, normal.expand_as(law.masses), rtol=1e-5, atol=1e-9)
