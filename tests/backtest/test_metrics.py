@@ -13,6 +13,7 @@ import torch
 from scipy import stats
 
 import quantail
+from architecture import rules
 from backtest.returns import SERIES, daily, dated
 from quantail.backtest import metrics
 from quantail.errors import InputError
@@ -296,6 +297,15 @@ def test_anything_that_is_an_array_will_do():
 
 
 @pytest.mark.parametrize(
+    "name", ["bootstrap", "calendar", "drawdowns", "metrics", "positions", "seeds", "significance", "splits"]
+)
+def test_every_figure_says_its_formula_its_source_and_its_shapes(name):
+    source = rules.modules("quantail.backtest")[f"quantail.backtest.{name}"]
+    assert len(rules.public_functions(source)) > 1
+    assert rules.undocumented(source) == []
+
+
+@pytest.mark.parametrize(
     ("call", "says"),
     [
         (
@@ -323,6 +333,7 @@ def test_anything_that_is_an_array_will_do():
         (lambda: metrics.skewness([0.1, 0.2]), "returns has 2 rows; needs at least 3"),
         (lambda: metrics.excess_kurtosis([0.1] * 3), "returns has 3 rows; needs at least 4"),
         (lambda: metrics.rolling_sharpe([0.1], 1), "window=1; needs a whole number of at least 2"),
+        (lambda: metrics.worst_drawdowns([0.1], True), "count=True; needs a whole number"),
         (lambda: metrics.worst_drawdowns([0.1], 0), "count=0; needs a whole number of at least 1"),
         (lambda: metrics.exposure(np.zeros((2, 3, 4))), r"weights has shape \[2, 3, 4\]; needs \[T, A\]"),
         (lambda: metrics.exposure(np.zeros((2, 0))), r"weights has shape \[2, 0\]; needs \[T, A\]"),

@@ -52,7 +52,7 @@ def test_examples_run_and_print_what_they_say():
         for block in blocks:
             exec(compile(block, "docs/evaluation.md", "exec"), names)
     promised = [line.split("# ")[-1] for block in blocks for line in block.splitlines() if line.startswith("print(")]
-    assert len(promised) == 5
+    assert len(promised) == 6
     assert printed.getvalue().splitlines() == promised
 
 

@@ -52,7 +52,7 @@ def ulcer_index(returns: ArrayLike) -> float:
 
 
 def worst_drawdowns(returns: ArrayLike, count: int = 5) -> tuple[Drawdown, ...]:
-    """The deepest falls, each from its peak to the row that was as high again: D_t < 0 all the way. Source: definition.
+    """The deepest falls, each from its peak to the row that was as high again: min D_t ≤ 0 between. Source: definition.
 
     returns [T] -> at most `count` records, the deepest first.
     """

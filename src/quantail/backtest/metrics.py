@@ -113,7 +113,7 @@ def sortino(returns: ArrayLike, periods_per_year: float = 252, risk_free: Rate =
 
 
 def calmar(returns: ArrayLike, periods_per_year: float = 252, risk_free: Rate = 0.0) -> float:
-    """Growth per year over the worst drawdown: CAGR/|MDD|   (Young 1991, over all periods rather than three years).
+    """Growth per year over the worst drawdown: C = CAGR/|MDD|   (Young 1991, over all periods rather than three years).
 
     returns [T], risk_free scalar or [T] (of the growth; the drawdown is that of the equity) -> scalar; NaN if nothing fell.
     """
@@ -188,7 +188,7 @@ def excess_kurtosis(returns: ArrayLike) -> float:
 
 
 def hit_rate(returns: ArrayLike) -> float:
-    """Share of gains among the periods that moved: #{r > 0}/#{r ≠ 0}. Source: definition.
+    """Share of gains among the periods that moved: h = #{r > 0}/#{r ≠ 0}. Source: definition.
 
     returns [T] -> scalar; NaN if nothing moved.
     """

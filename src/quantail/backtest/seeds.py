@@ -7,7 +7,7 @@ from quantail.backtest.series import Floats, as_numbers, check_number, check_who
 
 
 def interquartile_mean(scores: ArrayLike) -> float:
-    """Mean of the middle half: ⌊n/4⌋ of all n scores are cut off on either side   (Agarwal et al. 2021).
+    """Mean of the middle half: Σ_{k < i ≤ n−k} x_(i)/(n − 2k), k = ⌊n/4⌋ of all n scores   (Agarwal et al. 2021).
 
     scores [S] of S seeds, or [S, K] of S seeds on K markets -> scalar.
     """

@@ -43,11 +43,11 @@ def walk_forward(
     window: Literal["expanding", "sliding"] = "expanding",
     keep_rest: bool = True,
 ) -> tuple[Split, ...]:
-    """Learn, leave a gap, be judged, move on by the test: train [a, b), test [b + p, b + p + m). Source: definition.
+    """Learn, leave a gap, be judged, move on by the test: train t < b, test b + p ≤ t < b + p + m. Source: definition.
 
-    rows T, train and test in rows -> splits whose tests follow each other without a gap or an overlap, so that their returns
-    make one curve. `expanding` learns from everything before, `sliding` from the last `train` rows. `keep_rest` keeps a
-    last test that is shorter.
+    rows T, train and test in rows -> (train [n], test [≤ m]) of each, whose tests follow each other without a gap or an
+    overlap, so that their returns make one curve. `expanding` learns from everything before, `sliding` from the last `train`
+    rows. `keep_rest` keeps a last test that is shorter.
     """
     for name, value, least in (("rows", rows, 1), ("train", train, 1), ("test", test, 1), ("purge", purge, 0)):
         check_whole(name, value, least)
@@ -71,8 +71,8 @@ def walk_forward(
 def purged_kfold(rows: int, folds: int = 5, purge: int = 0, embargo: int = 0) -> tuple[Split, ...]:
     """Each of K runs of rows is the test once; training leaves out p rows before it and p + e behind   (López de Prado 2018).
 
-    rows T, folds K ≥ 2 -> K splits. The runs are ⌊T/K⌋ long, the last takes the rest. Training rows lie on both sides of the
-    test: the future is used to judge the past, so this compares settings; it is no backtest.
+    rows T, folds K ≥ 2 -> K of (train [n], test [m]). The runs are ⌊T/K⌋ long, the last takes the rest. Training rows lie on
+    both sides of the test: the future is used to judge the past, so this compares settings; it is no backtest.
     """
     every = combinatorial(rows, folds, 1, purge, embargo)
     return tuple(Split(train, every.folds[test]) for train, (test,) in zip(every.trains, every.tests, strict=True))
@@ -81,7 +81,7 @@ def purged_kfold(rows: int, folds: int = 5, purge: int = 0, embargo: int = 0) ->
 def combinatorial(rows: int, folds: int = 6, tests: int = 2, purge: int = 0, embargo: int = 0) -> Combinations:
     """Every choice of k test folds out of N, and the φ = C(N, k)·k/N whole histories they make up   (López de Prado 2018).
 
-    rows T, folds N ≥ 2, tests 1 ≤ k < N -> C(N, k) trainings. Purge and embargo as in `purged_kfold`.
+    rows T, folds N ≥ 2, tests 1 ≤ k < N -> C(N, k) trainings, paths [φ, N]. Purge and embargo as in `purged_kfold`.
     """
     for name, value, least in (
         ("rows", rows, 1),
