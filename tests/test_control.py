@@ -203,6 +203,7 @@ def test_epochs_shrink_when_stopped_and_recover_when_quiet():
         control = steer(control, 0, metrics(), stopped, config)
     assert found == [10, 5, 2, 1, 1, 1, 2, 4, 8, 10]
     assert control.epoch_factor == 1.0
+    assert epochs(control._replace(epoch_factor=1 / 40), config) == 1  # as a run of 40 epochs left it, gone on with 10
 
 
 def test_without_a_decay_epochs_stay():

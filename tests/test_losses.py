@@ -199,13 +199,15 @@ def test_a_ratio_beyond_the_clamp_is_counted_before_it_is_clamped(mode):
     share = float(part.rows.policy_weight[t, b] / part.policy_total)
     assert float(stats["log_ratio_clamped"]) == pytest.approx(share, rel=1e-12)
     assert 25 < float(stats["log_ratio_max"]) < 35
+    without_it = float(stats["log_ratio_mean"] - share * stats["log_ratio_max"])
     far[t, b] += 60
     _, stats = batch_loss(river.agent, part._replace(rows=part.rows._replace(log_prob=far)), turned(), config)
     assert 25 < float(stats["log_ratio_max"]) < 35  # in size
     far[t, b] = -math.inf
     _, stats = batch_loss(river.agent, part._replace(rows=part.rows._replace(log_prob=far)), turned(), config)
     assert float(stats["log_ratio_not_finite"]) == 1
-    assert stats["log_ratio_mean"].isfinite()
+    assert float(stats["log_ratio_mean"]) == pytest.approx(without_it, abs=1e-12)
+    assert float(stats["log_ratio_max"]) < 5
 
 
 # --- who is moved -----------------------------------------------------------------------------------------------------

@@ -105,7 +105,7 @@ def policy_loss(
 
 
 def ratio_statistics(log_ratio: Tensor, knobs: Knobs, mean: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
-    """How far the policy has moved, before anything is clamped: what is not finite is counted, and left out of the rest."""
+    """How far the policy has moved, before anything is clamped: what is not finite is counted, and 0 in the rest."""
     like, finite = log_ratio.dtype, log_ratio.isfinite()
     known = torch.where(finite, log_ratio, 0.0)
     return {
