@@ -62,7 +62,7 @@ def loop_policy(river, config, action, params, noise):
     """Weighted means of surrogate, entropy, KL and cloning, one row at a time."""
     rows, knobs, squash = river.batch, turned(), ACTIONS[action][1].get("squash")
     sums = dict.fromkeys(("policy_gradient_loss", "entropy", "kl", "clone_loss", "clip_fraction", "log_ratio_mean"), 0.0)
-    total = 0.0
+    total = largest = 0.0
     for t, b in itertools.product(range(T), range(B)):
         weight = float(rows.policy_weight[t, b])
         if weight == 0:
@@ -85,7 +85,8 @@ def loop_policy(river, config, action, params, noise):
         sums["clone_loss"] += -weight * log_prob * min(math.exp(adv / config.clone.beta), config.clone.max_weight)
         sums["clip_fraction"] += weight * (abs(ratio - 1) > float(knobs.clip))
         sums["log_ratio_mean"] += weight * (log_prob - float(rows.log_prob[t, b]))
-    return {name: value / total for name, value in sums.items()}
+        largest = max(largest, abs(log_prob - float(rows.log_prob[t, b])))
+    return {name: value / total for name, value in sums.items()} | {"log_ratio_max": largest}
 
 
 def loop_critic(river, config, critic):

@@ -512,7 +512,7 @@ def test_end_without_final_observation_is_refused():
             *rest, _ = super().step(actions)
             return (*rest, {})
 
-    with pytest.raises(InputError, match="infos hold no 'final_obs'"):
+    with pytest.raises(InputError, match=r"environments \[1\] ended and infos hold no 'final_obs'"):
         played(make_env(Silent(makers(), autoreset_mode="SameStep")), 2)
 
 
