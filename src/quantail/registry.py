@@ -9,12 +9,14 @@ from quantail.config import EnvConfig
 from quantail.envs import oracles
 from quantail.envs.base import TensorEnv
 from quantail.errors import ConfigError
+from quantail.market.make import market
 
 OURS = "quantail/"
 
 # Name -> what makes it: a function of num_envs and its options.
 NATIVE: Mapping[str, Callable[..., TensorEnv]] = {
-    OURS + name: getattr(oracles, name) for name in oracles.__all__ if name != "Oracle"
+    OURS + "Market": market,
+    **{OURS + name: getattr(oracles, name) for name in oracles.__all__ if name != "Oracle"},
 }
 
 

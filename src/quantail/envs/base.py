@@ -52,6 +52,9 @@ class TensorEnv(ABC):
         """Which choices the row after `reset` allows, [B, ΣK] bool; all if none. Of later rows `Step.action_mask` tells."""
         return None
 
+    def renew(self, state: State, iteration: int) -> None:  # noqa: B027 - most have nothing to renew
+        """Told before each iteration of training, so that a made-up world can be made anew where no episode runs."""
+
     def close(self) -> None:
         """Let go of what lives outside; a native environment has nothing there."""
         return None

@@ -80,6 +80,9 @@ class Watched(TensorEnv):
     def first_mask(self, state: State) -> Tensor | None:
         return self.env.first_mask(state)
 
+    def renew(self, state: State, iteration: int) -> None:
+        self.env.renew(state, iteration)
+
     def state_dict(self, state: State) -> dict[str, Tensor]:
         return self.env.state_dict(state)
 

@@ -1,0 +1,68 @@
+"""From what an agent says to the weights it wants.
+
+    grid         w = levels[a]; the last index is no level but "hold": nothing is traded, whatever the drift
+    long_only    w = L·u, u in [0, 1]
+    long_short   w = L·u, u in [-1, 1]
+    tanh         w = L·tanh u
+    simplex      w = L·softmax(u) without its last entry, which is cash
+
+Of several assets, w is divided by max(1, Σ|w|/L): the projection along the ray onto the leverage limit L.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from quantail.market.numbers import Numbers, Value
+from quantail.market.terms import Rules
+from quantail.types import Box, Discrete, MultiDiscrete
+
+
+class Wanted(NamedTuple):
+    """An action in words of the market."""
+
+    weights: Value  # [B, A]
+    stay: Value | None = None  # [B, A] bool
+
+
+def action_space(rules: Rules, assets: int) -> Box | Discrete | MultiDiscrete:
+    """What an agent may say."""
+    if rules.actions == "grid":
+        choices = len(rules.levels) + 1
+        return Discrete(choices) if assets == 1 else MultiDiscrete((choices,) * assets)
+    if rules.actions in ("tanh", "simplex"):
+        return Box((assets + (rules.actions == "simplex"),), -math.inf, math.inf)
+    return Box((assets,), 0.0 if rules.actions == "long_only" else -1.0, 1.0)
+
+
+def from_grid(n: Numbers, rules: Rules, levels: Tensor, action: Tensor) -> Wanted:
+    """Indices [B] or [B, A]; `levels` holds one weight for each index, of "hold" any."""
+    stay = action == len(rules.levels)
+    weights = levels.index_select(0, action.reshape(-1)).view_as(action)
+    return Wanted(limited(n, rules, weights), stay)
+
+
+def from_box(n: Numbers, rules: Rules, action: Value) -> Wanted:
+    """Real numbers: [B, A] (simplex [B, A + 1]); of one asset [B] (simplex [B, 2])."""
+    if rules.actions == "simplex":
+        return Wanted(n.shares(action) * rules.leverage)
+    if rules.actions == "tanh":
+        return Wanted(limited(n, rules, n.tanh(action) * rules.leverage))
+    low = 0.0 if rules.actions == "long_only" else -1.0
+    return Wanted(limited(n, rules, n.at_most(n.at_least(action, low), 1.0) * rules.leverage))
+
+
+def limited(n: Numbers, rules: Rules, weights: Value) -> Value:
+    """Σ|w| ≤ L; one asset's weight is within it already."""
+    if n.total is n.spread:
+        return weights
+    return weights * n.spread(rules.leverage / n.at_least(n.total(n.size(weights)), rules.leverage))
+
+
+def grid_mask(rules: Rules, open_: Tensor) -> Tensor:
+    """Which choices are allowed: all where the asset may trade, else only "hold"; open_ [B] or [B, A] -> [B, ΣK] bool."""
+    columns = open_.unsqueeze(-1)
+    choices = torch.cat([columns.expand(*open_.shape, len(rules.levels)), torch.ones_like(columns)], -1)
+    return choices.reshape(len(open_), -1)

@@ -1,0 +1,126 @@
+"""One row of an episode, the same for tensors and for plain numbers: a bar settled, rewarded, shown and told."""
+
+from typing import Any, NamedTuple
+
+from quantail.market import rewards
+from quantail.market.account import Bar, Book, Desk, Flows, Order, settle
+from quantail.market.numbers import Value
+from quantail.market.terms import Episode, Reward
+
+# In which order a bar changes equity, by the clock.
+SEQUENCE = {
+    "next_open": ("gap", "cost", "intrabar", "financing", "liquidation"),
+    "same_close": ("cost", "gap", "intrabar", "financing", "liquidation"),
+    "next_close": ("gap", "intrabar", "financing", "liquidation", "cost"),
+}
+COSTS = ("fee", "spread", "impact", "slippage")
+
+
+class Portfolio(NamedTuple):
+    """The state: where each portfolio is in its data, and what it owns. What no rule asks for stays as it began."""
+
+    row: Value  # [B] int64 of the tape
+    stop: Value  # [B] int64: the row at which the episode is cut off
+    done: Value  # [B] bool: the step before finished the episode, so the next row starts a new one
+    equity: Value  # [B] float64
+    holdings: Value  # [B, A] float64, or [B] of one asset
+    peak: Value  # [B] float64, the highest equity so far
+    wait: Value  # [B, A] int64, or [B]: bars until the asset may be traded again
+    episodes: Value  # [B] int64 begun before this one
+    cost_factor: Value  # [B] float64
+    mean: Value  # [B] float64, and
+    square: Value  # [B] float64: memory of a differential reward
+
+
+class Lived(NamedTuple):
+    """What one bar did."""
+
+    after: Portfolio
+    reward: Value  # [B]
+    growth: Value  # [B] ln(E'/E)
+    terminated: Value  # [B] bool
+    truncated: Value  # [B] bool
+    open: Value  # [B, A] bool: which assets could be traded
+    flows: Flows
+
+
+class Terms(NamedTuple):
+    """What an environment was asked for, beside its rules and costs."""
+
+    reward: Reward
+    episode: Episode
+    longest: int  # rows of an episode
+    financed: bool  # whether anything is paid for holding
+
+
+def live(desk: Desk, terms: Terms, begun: Portfolio, bar: Bar, order: Order) -> Lived:
+    """From one row to the next."""
+    n, rules, reward = desk.n, desk.rules, terms.reward
+    open_ = bar.can
+    if rules.cooldown:
+        resting = begun.wait > 0
+        order = order._replace(stay=resting if order.stay is None else resting | order.stay)
+        open_ = open_ & n.no(resting)
+    book, flows = settle(desk, Book(begun.equity, begun.holdings), bar, order)
+    growth = rewards.log_growth(n, book.equity, begun.equity)
+    market: Value = n.total(bar.gap * bar.move - 1) * (1 / desk.assets) if reward.kind == "excess" else 0.0
+    simple = growth if reward.kind in ("log_return", "mean_variance") else book.equity / begun.equity - 1
+    memory = rewards.Memory(begun.mean, begun.square)
+    earned, memory = rewards.rewarded(n, reward, growth, simple, market, memory)
+    after = begun._replace(
+        row=begun.row + 1,
+        equity=book.equity,
+        holdings=book.holdings,
+        peak=n.larger(begun.peak, book.equity),
+        mean=memory.mean,
+        square=memory.square,
+    )
+    if rules.cooldown:
+        after = after._replace(wait=n.larger((flows.traded != 0) * rules.cooldown, n.at_least(begun.wait - 1, 0)))
+    terminated = book.equity <= rules.ruin * terms.episode.equity
+    truncated = (after.row >= begun.stop) & n.no(terminated)
+    return Lived(after, earned, growth, terminated, truncated, open_, flows)
+
+
+def own_columns(desk: Desk, terms: Terms) -> int:
+    """Columns of an observation that the portfolio fills."""
+    parts = terms.episode.parts
+    wide = desk.assets * (1 + (desk.rules.cooldown > 0)) if "weights" in parts else 0
+    return wide + sum(part in parts for part in ("return", "drawdown", "time")) + 2 * terms.reward.remembers
+
+
+def own_view(desk: Desk, terms: Terms, state: Portfolio) -> list[Value]:
+    """Those columns, [B] each: weights, bars to wait, log return so far, drawdown, time left, memory of the reward."""
+    n, parts = desk.n, terms.episode.parts
+    columns: list[Value] = []
+    if "weights" in parts:
+        columns += n.each(state.holdings / n.spread(state.equity))
+        if desk.rules.cooldown:
+            columns += n.each(n.real(state.wait) / desk.rules.cooldown)
+    if "return" in parts:
+        columns.append(rewards.log_growth(n, state.equity, terms.episode.equity))
+    if "drawdown" in parts:
+        columns.append(state.equity / state.peak - 1)
+    if "time" in parts:
+        columns.append(n.real(state.stop - state.row) / terms.longest)
+    if terms.reward.remembers:
+        columns += [state.mean / n.root(state.square), 0.5 * n.log(state.square)]
+    return columns
+
+
+def told(desk: Desk, terms: Terms, begun: Portfolio, lived: Lived) -> dict[str, Value]:
+    """Every factor of the equity change; the parts of the cost, of the equity traded on; turnover, leverage, equity."""
+    n, costs, flows = desk.n, desk.costs, lived.flows
+    there = {"impact": costs.impact_y, "slippage": costs.slippage_bps, "financing": terms.financed}
+    there["liquidation"] = desk.rules.maintenance
+    factors: dict[str, Value] = {}
+    value: Any = begun.equity
+    for name in SEQUENCE[desk.rules.fill]:
+        if there.get(name, True):
+            paid = flows.fee + flows.spread + flows.impact + flows.slippage if name == "cost" else getattr(flows, name)
+            factors[name], value = 1 + paid / value, value + paid
+    factors |= {name: getattr(flows, name) / flows.before for name in COSTS if there.get(name, True)}
+    factors["turnover"] = n.total(n.size(flows.traded)) / flows.before
+    factors["leverage"] = n.total(n.size(lived.after.holdings)) / lived.after.equity
+    factors["equity"] = lived.after.equity
+    return factors

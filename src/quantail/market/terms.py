@@ -1,0 +1,124 @@
+"""What a market's environment is to do, as frozen records that refuse nonsense."""
+
+import math
+import warnings
+from dataclasses import dataclass
+
+from quantail.errors import ConfigError
+from quantail.settings import check_choice, check_counts, check_within
+
+FILLS = ("next_open", "next_close", "same_close")
+SIZINGS = ("naive", "exact")
+ACTIONS = ("grid", "long_only", "long_short", "tanh", "simplex")
+REWARDS = ("log_return", "excess", "mean_variance", "sharpe", "downside")
+STARTS = ("random", "stratified", "fixed")
+PARTS = ("features", "weights", "return", "drawdown", "time")
+REWARD_FLOOR = -10.0  # of a log return: ruin costs this much at most
+EXACT_PASSES = 5  # of x = w·V', V' = V − cost(x): at 10 bp the fifth is exact to machine precision
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How decisions become holdings, and what ends a portfolio.
+
+    `fill`: decided after close t, filled at open t+1, at close t+1, or at close t itself, which nobody can do (a warning).
+    `sizing`: "naive" sizes from equity before costs, "exact" so that the weights hold after costs.
+    `actions`: "grid", an index into `levels`, where the last index holds; "long_only" [0, 1]; "long_short" [-1, 1]; "tanh", any
+    number; each scaled down where Σ|w| would exceed `leverage`; "simplex", softmax over the assets and cash.
+    """
+
+    fill: str = "next_open"
+    sizing: str = "naive"
+    actions: str = "grid"
+    levels: tuple[float, ...] = (-1.0, 0.0, 1.0)  # weights of the grid
+    leverage: float = 1.0  # Σ|w| at most, when trading
+    band: float = 0.0  # no trade where the weight would change by less
+    lot_size: float = 0.0  # units of the asset; 0: any amount
+    min_notional: float = 0.0  # smaller trades do not happen
+    maintenance: float = 0.0  # equity below this share of Σ|position| is liquidated; 0: no margin is asked
+    ruin: float = 0.2  # an episode ends where equity falls to this share of the first
+    cooldown: int = 0  # bars after a trade in which the asset cannot be traded again
+
+    def __post_init__(self) -> None:
+        check_choice("fill", self.fill, FILLS)
+        check_choice("sizing", self.sizing, SIZINGS)
+        check_choice("actions", self.actions, ACTIONS)
+        check_within("leverage", self.leverage, 0.0, 1000.0, low_open=True)
+        for name, high in (("band", 1.0), ("lot_size", math.inf), ("min_notional", math.inf)):
+            check_within(name, vars(self)[name], 0.0, high)
+        for name in ("maintenance", "ruin"):
+            check_within(name, vars(self)[name], 0.0, 1.0, high_open=True)
+        if not self.levels or any(not abs(level) <= self.leverage for level in self.levels):
+            raise ConfigError(f"levels={self.levels}; needs at least one, each within leverage={self.leverage:g}")
+        if self.cooldown < 0:
+            raise ConfigError(f"cooldown={self.cooldown}; needs a number of bars, 0 for none")
+        if self.maintenance * self.leverage >= 1.0:
+            raise ConfigError(
+                f"maintenance={self.maintenance:g} of leverage={self.leverage:g} is liquidated at once; "
+                f"needs maintenance below {1 / self.leverage:g}"
+            )
+        if self.fill == "same_close":
+            warnings.warn(same_close_warning(), UserWarning, stacklevel=3)
+
+    @property
+    def warning(self) -> str:
+        """What a reader of results has to be told, or nothing."""
+        return same_close_warning() if self.fill == "same_close" else ""
+
+
+def same_close_warning() -> str:
+    """Why a fill at the close that was seen is no result."""
+    return (
+        "fill='same_close' trades at the very close that the decision is based on, which cannot be done; "
+        "use next_open for results that count"
+    )
+
+
+@dataclass(frozen=True)
+class Reward:
+    """What is learned from; every kind comes from the same net equity, and costs are never subtracted twice.
+
+    R = E'/E − 1, r = ln(E'/E). "log_return" r; "excess" R − the mean return of the assets; "mean_variance" r − ½λr²;
+    "sharpe" and "downside" are differential ratios (`rewards.py`) with a memory of `rate`, which is always observed.
+    """
+
+    kind: str = "log_return"
+    scale: float = 1.0  # of what is learned from, never of pnl; 1/σ of a bar makes it about 1
+    risk_aversion: float = 1.0  # λ of mean_variance
+    rate: float = 1 / 252  # of the running moments of sharpe and downside
+
+    def __post_init__(self) -> None:
+        check_choice("kind", self.kind, REWARDS)
+        check_within("scale", self.scale, 0.0, low_open=True)
+        check_within("risk_aversion", self.risk_aversion, 0.0)
+        check_within("rate", self.rate, 0.0, 1.0, low_open=True)
+
+    @property
+    def remembers(self) -> bool:
+        """Whether it needs a memory, which then has to be observed."""
+        return self.kind in ("sharpe", "downside")
+
+
+@dataclass(frozen=True)
+class Episode:
+    """Where episodes start, how long they last, and with what.
+
+    `starts`: "random" anywhere; "stratified", each environment in its own part of the rows, moving on with each episode;
+    "fixed", environment b always at the b-th of equally spaced starts. A `length` of 0 means all that there is.
+    """
+
+    length: int = 252  # bars; then the episode is cut off (truncated)
+    starts: str = "random"
+    random_position: bool = False  # begin with random weights, as if bought before
+    equity: float = 100_000.0  # at the start, in the currency of the prices
+    parts: tuple[str, ...] = PARTS  # of the observation; their order is always this one
+
+    def __post_init__(self) -> None:
+        check_choice("starts", self.starts, STARTS)
+        check_within("equity", self.equity, 0.0, low_open=True)
+        if self.length:
+            check_counts(length=self.length)
+        for part in self.parts:
+            check_choice("parts", part, PARTS)
+        if len(set(self.parts)) < len(self.parts) or not self.parts:
+            raise ConfigError(f"parts={self.parts}; needs at least one, each once")

@@ -1,0 +1,72 @@
+import math
+
+import pytest
+import torch
+
+from market.scenes import bars_of, features_of
+from quantail.errors import ConfigError
+from quantail.market import costs
+from quantail.market.costs import Costs
+from quantail.market.tape import Needs, funding, impact, tape, trailing_mean
+from quantail.market.terms import Rules
+
+
+@pytest.mark.parametrize("name", costs.PRESETS)
+def test_presets_are_named(name):
+    assert isinstance(costs.preset(name), Costs)
+
+
+def test_the_default_charges_six_basis_points_and_free_nothing():
+    assert Costs().one_way_bps == 6.0
+    assert costs.preset("free").one_way_bps == 0.0
+    with pytest.raises(ConfigError, match="did you mean perps"):
+        costs.preset("perp")
+
+
+def test_scaling_touches_what_trading_costs_only():
+    once = Costs(4.0, 2.0, 0.5, 3.0, 0.1, 0.2, 0.3, 1.0)
+    twice = costs.scaled(once, 2.0)
+    assert twice == Costs(8.0, 4.0, 1.0, 6.0, 0.1, 0.2, 0.3, 1.0)
+
+
+def test_funding_falls_due_at_its_stamps():
+    """Hourly bars over two days: 0, 8 and 16 h, wherever a bar ends at or spans them; a day's bar pays three times."""
+    hourly = bars_of(bars=48)
+    hourly = type(hourly)(**{**vars(hourly), "time": torch.arange(48) * 3_600_000_000_000, "bar_seconds": 3600.0})
+    due = funding(hourly, Costs(funding_bps=2.0))[:, 0]
+    assert [t + 1 for t in range(48) if due[t]] == [8, 16, 24, 32, 40, 48]
+    assert float(due.max()) == pytest.approx(2e-4)
+    assert torch.allclose(funding(bars_of(), Costs(funding_bps=2.0))[1:], torch.tensor(6e-4, dtype=torch.float64))
+
+
+def test_impact_is_the_square_root_law_of_the_bars_before():
+    bars = bars_of(3, bars=30, volume=True)
+    found = impact(bars, Costs(impact_y=0.6))[:, 0]
+    t = 27
+    returns = (bars.close[1:, 0] / bars.close[:-1, 0]).log()[t - 20 : t]
+    sigma = math.sqrt(float((returns**2).mean()))
+    adv = float((bars.volume[t - 19 : t + 1, 0] * bars.close[t - 19 : t + 1, 0]).mean())
+    assert float(found[t]) == pytest.approx(2 / 3 * 0.6 * sigma / math.sqrt(adv), rel=1e-12)
+
+
+def test_trailing_means_are_their_loop():
+    x = torch.randn(9, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    means = trailing_mean(x, 4)
+    for t in range(9):
+        torch.testing.assert_close(means[t], x[max(0, t - 3) : t + 1].mean(0), rtol=1e-12, atol=1e-15)
+
+
+def test_a_tape_has_no_price_where_no_bar_is():
+    """Missing bars stand still, and the next one is measured from the last price that was there."""
+    bars = bars_of(0, bars=40, gaps=0.3)
+    laid = tape(bars, features_of(bars), Needs(Rules(maintenance=0.1), Costs(), 2, True))
+    for t in range(39):
+        if bars.valid[t + 1, 0]:
+            whole = float(laid.gap[1 + t] * laid.move[1 + t])
+            assert whole == pytest.approx(float(bars.close[t + 1, 0] / bars.close[t, 0]), rel=1e-12)
+        else:
+            assert (float(laid.gap[1 + t]), float(laid.move[1 + t]), bool(laid.can[1 + t])) == (1.0, 1.0, False)
+            assert (float(laid.low[1 + t]), float(laid.high[1 + t])) == (1.0, 1.0)
+    assert not laid.can[0]
+    assert not laid.can[-1]
+    assert laid.seen.shape == (41, 2 + 2)

@@ -1,0 +1,137 @@
+import warnings
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium.utils.env_checker import check_env
+
+from market.scenes import actions_of, bars_of, features_of
+from quantail.config import EnvConfig
+from quantail.envs.gymnasium import ToEnv, make_env
+from quantail.errors import ConfigError, InputError
+from quantail.market import ids
+from quantail.market.costs import Costs
+from quantail.market.env import MarketEnv
+from quantail.market.presets import MARKETS
+from quantail.market.series import Bars
+from quantail.market.single import SingleMarket
+from quantail.market.terms import Episode, Reward, Rules
+from quantail.market.world import Recorded, Synthetic
+from quantail.registry import make
+
+ids.register()
+SHORT = Episode(length=9)
+CLOSED = Recorded(bars_of(), features_of(bars_of()), (torch.arange(40) % 5 != 0)[:, None])
+CASES = {
+    "grid": ({"source": bars_of(), "features": features_of(bars_of())}, {}),
+    "closed": ({"source": CLOSED}, {"rules": Rules(cooldown=2)}),
+    "margin": (
+        {"source": bars_of(1, sd=0.2), "features": features_of(bars_of(1))},
+        {"rules": Rules(actions="long_short", leverage=2.0, maintenance=0.3, sizing="exact"), "reward": Reward("sharpe")},
+    ),
+    "simplex": ({"source": bars_of(2), "features": features_of(bars_of(2))}, {"rules": Rules(actions="simplex")}),
+    "three": (
+        {"source": bars_of(3, assets=3, gaps=0.2), "features": features_of(bars_of(3, assets=3))},
+        {"costs": Costs(borrow_per_year=0.3, credit_per_year=0.1, funding_bps=2.0), "reward": Reward("excess")},
+    ),
+    "three shares": (
+        {"source": bars_of(3, assets=3, volume=True), "features": features_of(bars_of(3, assets=3))},
+        {"rules": Rules(actions="simplex", fill="next_close"), "costs": Costs(impact_y=1.0), "reward": Reward("downside")},
+    ),
+    "tanh": (
+        {"source": bars_of(4, assets=2), "features": features_of(bars_of(4, assets=2))},
+        {"rules": Rules(actions="tanh", cooldown=1, maintenance=0.2)},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_plain_numbers_live_through_the_same_episodes_as_tensors(name):
+    """Same seed, same actions: the observation, reward, flags and figures of `ToEnv(MarketEnv)`, to rounding."""
+    source, options = CASES[name]
+    options = {**source, **options, "episode": Episode(length=9, random_position=True), "dtype": torch.float64}
+    plain, tensors = SingleMarket(**options), ToEnv(MarketEnv(1, **options))
+    ended = 0
+    for seed in range(4):
+        (seen, told), (truth, figures) = plain.reset(seed=seed), tensors.reset(seed=seed)
+        np.testing.assert_allclose(seen, truth, rtol=1e-12, atol=1e-13)
+        assert sorted(told) == sorted(figures)
+        for action in actions_of(tensors.env, 9, seed)[:, 0].numpy():
+            row, other = plain.step(action), tensors.step(action)
+            np.testing.assert_allclose(row[0], other[0], rtol=1e-11, atol=1e-12)
+            assert row[1] == pytest.approx(other[1], rel=1e-9, abs=1e-11)
+            assert row[2:4] == other[2:4]
+            assert sorted(row[4]) == sorted(other[4])
+            for key, value in other[4].items():
+                np.testing.assert_allclose(row[4][key], value, rtol=1e-10, atol=1e-12, err_msg=key)
+            if row[2] or row[3]:
+                ended += 1
+                break
+    assert ended == 4
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"source": "sp500", "rules": Rules(actions="long_short"), "costs": Costs(slippage_bps=3.0)},
+        {"source": Synthetic(MARKETS["signal"](), assets=2, paths=20)},
+    ],
+)
+def test_gymnasium_makes_it_and_finds_nothing_wrong(options):
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*(-infinity|infinity).*")
+        env = gymnasium.make("quantail/Market-v0", **options)
+        check_env(env.unwrapped, skip_render_check=True)
+        env.reset(seed=3)
+        assert np.isfinite(env.step(env.action_space.sample())[0]).all()
+
+
+def test_gymnasium_makes_a_vector_of_tensors():
+    env = gymnasium.make_vec("quantail/Market-v0", num_envs=3, vectorization_mode="vector_entry_point", source="gbm")
+    obs, _ = env.reset(seed=1)
+    assert obs.shape == (3, 8)
+    assert env.step(np.array([0, 2, 3]))[1].shape == (3,)
+
+
+def test_a_seed_brings_everything_back_also_after_new_paths():
+    """Twelve paths of one start each: after twelve episodes come fresh ones, and a seed goes back to the first."""
+    env = SingleMarket(Synthetic(MARKETS["gbm"](), paths=3, bars=71, seed=5), episode=Episode(length=10))
+    first = [env.reset(seed=7)[0], *(env.reset()[0] for _ in range(8))]
+    again = [env.reset(seed=7)[0], *(env.reset()[0] for _ in range(8))]
+    assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
+    assert len({obs[:4].tobytes() for obs in first}) > 3  # more than three paths have
+
+
+def test_what_is_no_action_is_refused():
+    env = SingleMarket("gbm")
+    with pytest.raises(InputError, match="call reset"):
+        env.step(0)
+    env.reset(seed=0)
+    for action in (4, -1):
+        with pytest.raises(InputError, match="from 0 to 3"):
+            env.step(action)
+    env = SingleMarket("gbm", rules=Rules(actions="tanh"))
+    env.reset(seed=0)
+    for numbers in (np.array([np.nan]), np.zeros(2)):
+        with pytest.raises(InputError, match="finite numbers"):
+            env.step(numbers)
+
+
+def test_it_is_one_of_the_environments_by_name():
+    env = make(EnvConfig(id="quantail/Market", num_envs=6, options={"source": "bull_bear", "leverage": 2.0, "length": 50}))
+    assert isinstance(env, MarketEnv)
+    assert (env.num_envs, env.rules.levels, env.ground.longest) == (6, (-2.0, 0.0, 2.0), 50)
+    with pytest.raises(ConfigError, match="did you mean source"):
+        make(EnvConfig(id="quantail/Market", options={"sorce": "gbm"}))
+
+
+def test_it_comes_back_in_through_gymnasium():
+    """Our own single environment as a source of training: the road of any foreign one."""
+    env = make_env("quantail/Market-v0", num_envs=2, pnl="pnl")
+    state, obs = env.reset(torch.zeros(2, env.noise_dim))
+    _, step = env.step(state, torch.tensor([0, 2]), torch.zeros(2, env.noise_dim))
+    assert obs.shape == step.obs.shape == (2, 8)
+    assert step.pnl is not None
+    assert isinstance(CASES["grid"][0]["source"], Bars)
