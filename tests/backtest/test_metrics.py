@@ -317,6 +317,11 @@ def test_every_figure_says_its_formula_its_source_and_its_shapes(name):
         (lambda: metrics.total_return([-5.0]), r"returns falls to -5 at \[0\]; simple returns end at -1"),
         (lambda: metrics.cagr([]), "returns has 0 rows; needs at least 1"),
         (lambda: metrics.cagr(["a"]), "returns holds <U1; needs numbers"),
+        (lambda: metrics.cagr([[0.1], [0.1, 0.2]]), "returns is no array: .*; needs numbers"),
+        (
+            lambda: metrics.cagr(torch.zeros(3, requires_grad=True)),
+            r"returns is no array: .*; needs .* returns.detach\(\).cpu\(\)",
+        ),
         (lambda: metrics.cagr([[0.1, 0.2]]), r"returns has shape \[1, 2\]; needs \[T\]"),
         (lambda: metrics.cagr([0.1], 0), "periods_per_year=0; needs a number above 0"),
         (lambda: metrics.turnover([0.1], math.nan), "periods_per_year=nan; needs a number above 0"),

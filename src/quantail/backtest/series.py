@@ -20,7 +20,10 @@ YEAR_SECONDS = 365.25 * 86_400  # a Julian year
 
 def as_numbers(name: str, values: ArrayLike, axes: tuple[str, ...] = ("T",), least: int = 1) -> Floats:
     """Finite float64 with these axes, the first at least so long. What cannot be compounded may still be averaged."""
-    given = np.asarray(values)
+    try:
+        given = np.asarray(values)
+    except (TypeError, ValueError, RuntimeError) as error:  # ragged lists, tensors of a device or with a gradient
+        raise InputError(f"{name} is no array: {error}; needs numbers, a tensor as {name}.detach().cpu()") from error
     if given.dtype.kind not in "fiub":
         raise InputError(f"{name} holds {given.dtype}; needs numbers")
     array: Floats = given.astype(np.float64)
