@@ -25,7 +25,7 @@ color-scheme:light dark}
 @media screen and (prefers-color-scheme:dark){:root{--paper:#14171c;--ink:#e8eaed;--soft:#a3adba;--grid:#2a2f37;--rule:#6b7480;
 --good:#4fc9a4;--bad:#ff8a80;--s1:#6ea8ff;--s2:#f0a35e;--s3:#4fc9a4;--s4:#c59bf2;--s5:#f07fa8;--s6:#d6c64a;--s7:#a3adba}}
 .chart{margin:0 0 1.6em;color:var(--ink);font:13px/1.35 system-ui,sans-serif}
-.chart{container-type:inline-size;break-inside:avoid}
+.chart{container-type:inline-size;break-inside:avoid;print-color-adjust:exact}
 .chart figcaption{font-weight:600;font-size:15px;margin-bottom:.3em}
 .chart .note{display:block;font-weight:400;font-size:13px;color:var(--soft)}
 .chart ul{list-style:none;display:flex;flex-wrap:wrap;gap:.1em 1.1em;margin:0 0 .5em;padding:0;color:var(--soft)}
