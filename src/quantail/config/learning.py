@@ -67,6 +67,11 @@ class KlConfig:
         check_within("penalty_kp", self.penalty_kp, 0.0)
         check_within("penalty_ki", self.penalty_ki, 0.0)
         check_within("penalty_kd", self.penalty_kd, 0.0)
+        if self.target is None and (self.consecutive or self.fraction < 1 or self.epoch_decay < 1):
+            raise ConfigError(
+                f"consecutive={self.consecutive}, fraction={self.fraction}, epoch_decay={self.epoch_decay} measure the KL against "
+                "kl.target, which is not set; set it, or leave them at 0, 1 and 1"
+            )
         if self.target is None and self.steered:
             raise ConfigError(
                 "penalty_kp, penalty_ki and penalty_kd steer towards kl.target, which is not set; set it, or all of them to 0"
