@@ -77,13 +77,17 @@ def test_the_minimum_track_record_is_where_the_probability_reaches_the_level():
     assert significance.minimum_track_record(-returns) == math.inf
 
 
-def test_the_published_example_of_a_track_record():
-    """Bailey & López de Prado (2012): a Gaussian with SR 2 a year, daily; 0.77 years at 95 % against 0."""
+@pytest.mark.parametrize(("year", "years"), [(252, 2.73), (52, 2.83), (12, 3.24)])
+def test_the_published_track_records(year, years):
+    """Bailey & López de Prado (2012): a Gaussian with an annual ratio of 2 against 1, seen each day, week or month."""
     quantiles = stats.norm.ppf((np.arange(100_000) + 0.5) / 100_000)
-    returns = 0.01 * (quantiles / quantiles.std(ddof=1) + 2 / math.sqrt(252))
-    years = significance.minimum_track_record(returns) / 252
-    closed_form = (1 + (1 + 0.5 * 4 / 252) * stats.norm.ppf(0.95) ** 2 / (4 / 252)) / 252
-    assert years == pytest.approx(closed_form, rel=1e-3)
+    returns = 0.01 * (quantiles / quantiles.std(ddof=1) + 2 / math.sqrt(year))
+    assert significance.minimum_track_record(returns, 1 / math.sqrt(year)) / year == pytest.approx(years, abs=0.005)
+
+
+def test_the_published_bar():
+    """Bailey & López de Prado (2014): 100 trials whose annual ratios have variance 1/2, 250 days a year."""
+    assert significance.expected_maximum_sharpe(math.sqrt(0.5 / 250), 100) == pytest.approx(0.1132, abs=5e-5)
 
 
 # --- the probability of overfitting ----------------------------------------------------------------------------------
@@ -151,14 +155,13 @@ def test_what_never_changes_is_neither_likely_nor_unlikely():
         assert math.isnan(found)
 
 
-def test_four_wild_returns_whose_corrected_moments_contradict_each_other_give_no_probability():
-    wild = [-0.01, 0.02, 0.02, 0.02]
-    assert math.isnan(significance.probabilistic_sharpe(wild)) == (
-        1
-        - stats.skew(wild, bias=False) * metrics.sharpe(wild, 1)
-        + (stats.kurtosis(wild, bias=False) + 2) / 4 * metrics.sharpe(wild, 1) ** 2
-        <= 0
-    )
+def test_a_few_returns_whose_corrected_moments_contradict_each_other_give_no_probability():
+    """Kurtosis − 1 < skewness² is possible of no law, but of the corrected moments of five returns it is."""
+    few = [0.01, 0.01, 0.01, 0.02, 0.02]
+    assert stats.kurtosis(few, bias=False) + 2 < stats.skew(few, bias=False) ** 2
+    assert math.isnan(significance.probabilistic_sharpe(few))
+    assert math.isnan(significance.minimum_track_record(few))
+    assert math.isnan(ffn.core.calc_deflated_sharpe_ratio(dated(few), [0.1, 0.2], nperiods=252, annualized_trials=False))
 
 
 @pytest.mark.parametrize(
