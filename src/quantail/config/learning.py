@@ -69,8 +69,8 @@ class KlConfig:
         check_within("penalty_kd", self.penalty_kd, 0.0)
         if self.target is None and (self.consecutive or self.fraction < 1 or self.epoch_decay < 1):
             raise ConfigError(
-                f"consecutive={self.consecutive}, fraction={self.fraction}, epoch_decay={self.epoch_decay} measure the KL against "
-                "kl.target, which is not set; set it, or leave them at 0, 1 and 1"
+                f"consecutive={self.consecutive}, fraction={self.fraction} and epoch_decay={self.epoch_decay} measure the KL "
+                "against kl.target, which is not set; set it, or leave them at 0, 1 and 1"
             )
         if self.target is None and self.steered:
             raise ConfigError(
