@@ -1,5 +1,6 @@
 """Probabilities of Sharpe ratios against quantstats and ffn, and against many simulated worlds."""
 
+import inspect
 import itertools
 import math
 
@@ -196,3 +197,22 @@ def test_a_few_returns_whose_corrected_moments_contradict_each_other_give_no_pro
 def test_refusals_say_what_was_seen_and_what_is_needed(call, says):
     with pytest.raises(InputError, match=says):
         call(SERIES["short"])
+
+
+def test_names_and_defaults_are_those_that_others_rely_on():
+    def asked(function):
+        parameters = inspect.signature(function).parameters.values()
+        return [(p.name, p.default) for p in parameters if p.kind is not p.KEYWORD_ONLY]
+
+    none = inspect.Parameter.empty
+    ratios = (metrics.cagr, metrics.volatility, metrics.sharpe, metrics.sortino, metrics.calmar)
+    assert all(asked(ratio) == [("returns", none), ("periods_per_year", 252), ("risk_free", 0.0)] for ratio in ratios)
+    assert asked(metrics.max_drawdown) == [("returns", none)]
+    tails = (metrics.value_at_risk, metrics.expected_shortfall)
+    assert all(asked(tail) == [("returns", none), ("alpha", 0.05)] for tail in tails)
+    assert asked(significance.probabilistic_sharpe) == [("returns", none), ("benchmark", 0.0)]
+    assert asked(significance.deflated_sharpe)[:2] == [("returns", none), ("trial_sharpes", none)]
+    assert asked(significance.probability_of_overfitting) == [("returns_TN", none), ("blocks", 16)]
+    interval = [("returns", none), ("statistic", none), ("level", 0.95), ("seed", 0)]
+    assert asked(significance.bootstrap_interval) == interval
+    assert asked(significance.bootstrap_difference) == [interval[0], ("baseline", none), *interval[1:]]

@@ -33,8 +33,8 @@ color-scheme:light dark}
 vertical-align:.28em}
 .chart li.dash::before{border-top-style:dashed}
 .chart li.band::before{border-top-width:9px;opacity:.25;vertical-align:0}
-.chart .plot{margin:.9em 1.3em 1.9em 3.9em}
-.chart .plot.bare{margin-bottom:.9em}
+.chart .plot{padding:.9em 1.3em 1.9em 3.9em}
+.chart .plot.bare{padding-bottom:.9em}
 .chart svg{display:block;width:100%;height:100%;overflow:visible}
 .chart svg svg{overflow:hidden}
 .chart text{fill:var(--soft);font-size:12px;font-variant-numeric:tabular-nums}
@@ -56,7 +56,7 @@ vertical-align:.28em}
 .good{--c:var(--good)}.bad{--c:var(--bad)}.ink{--c:var(--ink)}.soft{--c:var(--soft)}
 .chart .narrow{display:none}
 @container (max-width:520px){.chart .odd,.chart .roomy{display:none}.chart .narrow{display:inline}
-.chart .plot{margin-left:3.5em}.chart table{font-size:11.5px}}
+.chart .plot{padding-left:3.5em}.chart table{font-size:11.5px}}
 """
 
 
