@@ -38,7 +38,7 @@ docs: .venv/.installed ## rewrite the generated parts of docs/
 	@$(BIN)/python tools/docs.py
 
 fuzz: .venv/.installed-dev ## the property tests with many more, random examples
-	@HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest -q -m property
+	@HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest -q -m property -n $(JOBS) --dist worksteal
 
 soak: fuzz ## fuzz; runs killed and disks filled at any moment; a survey of 200 random faults in the code
 	@$(BIN)/python benchmarks/crash.py

@@ -1,4 +1,4 @@
-"""Every public function traces as one graph, and the graph computes what the plain call does, gradients included."""
+"""Every public function traces as one graph that computes what the plain call does; its gradients are finite differences."""
 
 import inspect
 from collections.abc import Callable
@@ -133,6 +133,11 @@ def cases() -> dict[str, tuple[Callable[..., object], list[Tensor]]]:
 
 CASES = cases()
 
+# Inputs that learn nothing, on purpose: what a prediction is kept near, and the advantage that weighs a probability.
+FIXED = {"clip_quantiles": {1}, "awr_loss": {1}}
+# What is picked out of given values, or weighs: nothing moves it by a little.
+CHOICES = {"draw_index", "var_from_categorical", "awr_weights", "categorical_sample", "multi_categorical_sample"}
+
 
 def public_functions(module: ModuleType) -> set[str]:
     found = inspect.getmembers(module, inspect.isfunction)
@@ -163,3 +168,19 @@ def test_traces_without_a_break_and_computes_the_same(name: str) -> None:
     plain, compiled = results_and_gradients(call, inputs), results_and_gradients(traced, inputs)
     assert plain
     torch.testing.assert_close(compiled, plain, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_gradients_are_those_of_finite_differences(name: str) -> None:
+    """At the inputs of the cases, which lie at no kink."""
+    call, inputs = CASES[name]
+    leaves = [tensor.clone().requires_grad_(i not in FIXED.get(name, ())) for i, tensor in enumerate(inputs)]
+
+    def smooth(*arguments: Tensor) -> tuple[Tensor, ...]:
+        return tuple(x for x in torch.utils._pytree.tree_leaves(call(*arguments)) if isinstance(x, Tensor) and x.requires_grad)
+
+    if smooth(*leaves):
+        assert name not in CHOICES
+        assert torch.autograd.gradcheck(smooth, leaves)
+    else:
+        assert name in CHOICES
