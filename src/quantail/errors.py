@@ -27,3 +27,7 @@ class RunError(QuantailError, RuntimeError):
 
 class EnvironmentFault(QuantailError, RuntimeError):
     """An environment from outside failed while it worked; the message names it."""
+
+
+class SourceError(QuantailError, RuntimeError):
+    """A source of data outside did not give what was asked for; what was fetched so far is kept."""

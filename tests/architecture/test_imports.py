@@ -33,6 +33,7 @@ EDGES = (
     *(name for name in rules.modules("quantail.run")),
     *(name for name in rules.modules("quantail.market.bars")),
     *(
+        "quantail.market.fetch.vendors",
         "quantail.market.ids",
         "quantail.market.single",
         "quantail.envs.gymnasium",

@@ -111,9 +111,9 @@ def per_asset(function: Callable[[Asset], Array]) -> Function:
 
 def asset(bars: Bars, at: int, valid: NDArray[np.bool_]) -> Asset:
     """The valid bars of one asset."""
-    parts = (bars.open, bars.high, bars.low, bars.close)
+    opened, high, low, close = (x[:, at].numpy()[valid] for x in (bars.open, bars.high, bars.low, bars.close))
     volume = None if bars.volume is None else bars.volume[:, at].numpy()[valid]
-    return Asset(*(part[:, at].numpy()[valid] for part in parts), volume, bars.time.numpy()[valid], bars.bar_seconds)
+    return Asset(opened, high, low, close, volume, bars.time.numpy()[valid], bars.bar_seconds)
 
 
 def since_gap(x: Asset) -> Array:

@@ -29,7 +29,8 @@ def realised_volatility(close: Series, bars: int) -> Series:
 
 def parkinson(high: Series, low: Series, bars: int) -> Series:
     """Volatility from ranges: σ = √(1/(4 k ln 2) Σ ln(H/L)²)   (Parkinson 1980): high, low [n] -> [n] per bar."""
-    return np.sqrt(rolling_mean(np.log(high / low) ** 2, bars) / (4 * np.log(2)))
+    found: Series = np.sqrt(rolling_mean(np.log(high / low) ** 2, bars) / (4 * np.log(2)))
+    return found
 
 
 def yang_zhang(open_: Series, high: Series, low: Series, close: Series, bars: int) -> Series:
@@ -97,14 +98,16 @@ def average(x: Series, share: float) -> Series:
     """
     keep = 1 - share
     total = (1 - keep ** np.arange(1, len(x) + 1)) / share
-    return decayed(x, keep) / total
+    found: Series = decayed(x, keep) / total
+    return found
 
 
 def decayed(x: Series, keep: float) -> Series:
     """y_t = x_t + keep·y_{t−1} in blocks, each a product with a triangular matrix   (Blelloch 1990): x [n] -> [n]."""
     rows = -(-len(x) // BLOCK)
     if rows <= 1:
-        return triangle(x[None], keep)[0]
+        only: Series = triangle(x[None], keep)[0]
+        return only
     padded = np.zeros(rows * BLOCK)
     padded[: len(x)] = x
     inside = triangle(padded.reshape(rows, BLOCK), keep)
@@ -131,7 +134,8 @@ def rolling_std(x: Series, bars: int) -> Series:
 
     def deviation(windows: Series) -> Series:
         found: Series = np.where(windows.max(-1) > windows.min(-1), windows.std(-1), 0.0)
-        return np.where(np.isnan(windows).any(-1), np.nan, found)
+        found[np.isnan(windows).any(-1)] = np.nan
+        return found
 
     return rolled(x, bars, deviation)
 

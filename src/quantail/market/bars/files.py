@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 import pyarrow as pa
-import pyarrow.compute
 import pyarrow.csv
 import pyarrow.parquet
 
@@ -23,6 +22,7 @@ from quantail.market.columns import headerless, is_header, shown
 ENDINGS = (".csv", ".txt", ".tsv", ".zip", ".gz", ".parquet", ".pq")
 HEAD_BYTES = 1 << 16
 DELIMITERS = (",", "\t", ";", "|")
+THREADS_FROM = 1 << 24  # bytes; a pool of threads is not worth its start below, and may outlive a short program
 LONG_INTEGERS = {pa.int64(): pd.Int64Dtype(), pa.uint64(): pd.UInt64Dtype()}  # a float cannot hold nanoseconds since 1970
 EXPECTED = (OSError, EOFError, ValueError, zlib.error, zipfile.BadZipFile, NotImplementedError, RuntimeError, pa.ArrowException)
 
@@ -67,7 +67,7 @@ def parts_of(path: Path, symbol: str | None) -> Iterator[Part]:
         with path.open("rb") as stream:
             magic = stream.read(4)
         if magic == b"PAR1" or path.suffix.lower() in (".parquet", ".pq"):
-            yield of_table(pa.parquet.ParquetFile(path).read(), str(path), name)
+            yield of_table(pa.parquet.ParquetFile(path).read(use_threads=path.stat().st_size >= THREADS_FROM), str(path), name)
         elif magic[:2] == b"PK":
             yield from members(path, name)
         elif magic[:2] == b"\x1f\x8b":
@@ -118,7 +118,7 @@ def text_part(content: Path | bytes, source: str, symbol: str) -> Part:
         whole = content if isinstance(content, bytes) else content.read_bytes()
         content = whole.decode("utf-16").encode()
         head = content[:HEAD_BYTES]
-    check_encoding(content, source)
+    quoted = check_text(content, source)
     lines = [line for line in re.split(r"[\r\n]+", head.decode("utf-8-sig", errors="replace")) if line.strip()][:50]
     if not lines:
         raise InputError(f"{source} is empty; needs lines of time, open, high, low, close")
@@ -127,8 +127,9 @@ def text_part(content: Path | bytes, source: str, symbol: str) -> Part:
     names = None if named else headerless(source, lines[0].count(mark) + 1)
     comma = mark == ";" and not any("." in line for line in lines[named:]) and any("," in line for line in lines[named:])
     table, ragged = parsed(content, mark, "," if comma else ".", names)
-    check_quotes(table, source)
     where = LineNumbers(content, source, frozenset(ragged), skipped=int(named))
+    if quoted:
+        check_quotes(len(table), where)
     if ragged and len(ragged) > len(table):
         raise InputError(
             f"{where.line(ragged[0])} and {len(ragged) - 1} others do not have {len(table.column_names)} cells; needs one table"
@@ -142,20 +143,22 @@ def first_bytes(path: Path) -> bytes:
         return stream.read(HEAD_BYTES)
 
 
-def check_encoding(content: Path | bytes, source: str) -> None:
-    """Text is UTF-8, from the first byte to the last."""
+def check_text(content: Path | bytes, source: str) -> bool:
+    """Refuse what is not UTF-8, from the first byte to the last; whether there are quotes in it."""
     decoder = codecs.getincrementaldecoder("utf-8")()
-    done = 0
+    done, quoted = 0, False
     with io.BytesIO(content) if isinstance(content, bytes) else content.open("rb") as stream:
         try:
             while block := stream.read(1 << 20):
                 decoder.decode(block)
+                quoted = quoted or b'"' in block
                 done += len(block)
             decoder.decode(b"", final=True)
         except UnicodeDecodeError as error:
             raise InputError(
                 f"{source} is not UTF-8 after byte {done + error.start}; save it as UTF-8, or get it anew"
             ) from error
+    return quoted
 
 
 def parsed(content: Path | bytes, mark: str, point: str, names: tuple[str, ...] | None) -> tuple[pa.Table, list[int]]:
@@ -168,26 +171,26 @@ def parsed(content: Path | bytes, mark: str, point: str, names: tuple[str, ...] 
 
     def attempt(threads: bool) -> pa.Table:
         return pa.csv.read_csv(
-            content if isinstance(content, Path) else io.BytesIO(content),
+            content if isinstance(content, Path) else pa.BufferReader(content),
             pa.csv.ReadOptions(use_threads=threads, column_names=names),
             pa.csv.ParseOptions(delimiter=mark, invalid_row_handler=note),
             pa.csv.ConvertOptions(decimal_point=point, strings_can_be_null=True),
         )
 
-    table = attempt(threads=True)
-    if ragged:  # only a single thread knows the numbers
+    size = content.stat().st_size if isinstance(content, Path) else len(content)
+    table = attempt(threads=size >= THREADS_FROM)
+    if ragged and size >= THREADS_FROM:  # only a single thread knows the numbers
         ragged.clear()
         table = attempt(threads=False)
     return table, ragged
 
 
-def check_quotes(table: pa.Table, source: str) -> None:
+def check_quotes(rows: int, lines: "LineNumbers") -> None:
     """A quote that is never closed swallows the lines that follow: not one of them may go missing."""
-    for name, column in zip(table.column_names, table.columns, strict=True):
-        broken = pa.compute.match_substring(column, "\n") if pa.types.is_string(column.type) else None
-        if broken is not None and pa.compute.any(broken).as_py():
-            where = f"{source} row {pa.compute.index(broken, True).as_py()}, column {name!r}"
-            raise InputError(f"{where}: a quote runs over several lines; close it, or take the quotes out")
+    lines.count()
+    if len(lines.rows) != rows:
+        where = lines.line(lines.odd[0] if lines.odd else 1)
+        raise InputError(f"{where}: a quote runs over several lines; close it, or take the quotes out")
 
 
 class LineNumbers:
@@ -197,6 +200,7 @@ class LineNumbers:
         self.content, self.source, self.ragged, self.skipped = content, source, ragged, skipped
         self.rows: list[int] = []  # physical line of each row, once counted
         self.all: list[int] = []  # physical line of each line that is not blank
+        self.odd: list[int] = []  # of those, counted from 1, the lines in which a quote stays open
 
     def __call__(self, row: int) -> str:
         self.count()
@@ -212,5 +216,7 @@ class LineNumbers:
         if self.all:
             return
         with io.BytesIO(self.content) if isinstance(self.content, bytes) else self.content.open("rb") as stream:
-            self.all = [number for number, line in enumerate(stream, 1) if line.strip(b"\r\n")]
+            lines = [(number, line.count(b'"')) for number, line in enumerate(stream, 1) if line.strip(b"\r\n")]
+        self.all = [number for number, _ in lines]
+        self.odd = [place for place, (_, quotes) in enumerate(lines, 1) if quotes % 2]
         self.rows = [line for number, line in enumerate(self.all, 1) if number > self.skipped and number not in self.ragged]

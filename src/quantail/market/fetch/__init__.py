@@ -1,0 +1,1 @@
+"""Getting bars from where they are published; each source leaves files that `load_bars` reads as they are."""
