@@ -36,6 +36,7 @@ from quantail.config import Config, CriticConfig, InputConfig, NetConfig, PpoCon
 from quantail.monitor.sinks import METRICS_FILE, read_rows
 from quantail.run import configfile, session
 
+LOOK = getattr(os, "WEXITED", 0) | getattr(os, "WNOHANG", 0) | getattr(os, "WNOWAIT", 0)
 CALLS = ("open", "write", "fsync", "close", "replace", "unlink")
 RAW = {"input": InputConfig(normalize_observations=False), "critic": CriticConfig(normalize_returns=False)}
 
@@ -198,39 +199,50 @@ def kills(name: str, count: int, seed: int, place: Path) -> Iterator[Result]:
     """So many runs of a case, each killed at a random moment and gone on with."""
     settings, whole = place / f"{name}.yaml", place / f"{name}-whole"
     settings.write_text(configfile.to_yaml(CASES[name]()), encoding="utf-8")
-    began = time.perf_counter()
-    calls = len(calls_of(train(settings, whole)))
+    calls, began = len(calls_of(train(settings, whole))), time.perf_counter()
+    assert ended(forked(train(settings, place / f"{name}-timed"))) == 0
     lasts, expected = time.perf_counter() - began, left_behind(whole)
     draw = random.Random(f"{name} {seed}")
     for i in range(count):
         folder = place / f"{name}-{i}"
-        when = killed(train(settings, folder), draw, lasts, calls if i % 2 else 0, lambda folder=folder: clear(folder))
+        if i % 2:
+            when = killed_in_a_save(train(settings, folder), draw, calls)
+        else:
+            when = killed_by_the_clock(train(settings, folder), folder, draw, lasts)
         could = loadable(folder)
         while draw.random() < 1 / 3:
-            when += ", again " + killed(gone_on(settings, folder), draw, lasts / 2, 0, lambda: None)
+            when += ", again " + killed_by_the_clock(gone_on(settings, folder), None, draw, lasts)
         code = ended(forked(gone_on(settings, folder)))
         yield Result(name, when, could, code == 0 and left_behind(folder) == expected)
 
 
-def killed(work: Callable[[], int], draw: random.Random, lasts: float, calls: int, again: Callable[[], None]) -> str:
-    """Kill it, at a call of a save if there are so many, else by the clock; when that was. One that was faster lives anew."""
-    if calls:
-        at = draw.randrange(calls)
+def killed_in_a_save(work: Callable[[], int], draw: random.Random, calls: int) -> str:
+    """Kill it at one of the system calls of its saves; which that was."""
+    at = draw.randrange(calls)
 
-        def breaks() -> int:
-            Breaker(at, "kill")
-            return work()
+    def breaks() -> int:
+        Breaker(at, "kill")
+        return work()
 
-        assert ended(forked(breaks)) == -signal.SIGKILL
-        return f"at call {at} of {calls} of its saves"
+    assert ended(forked(breaks)) == -signal.SIGKILL
+    return f"at call {at} of {calls} of its saves"
+
+
+def killed_by_the_clock(work: Callable[[], int], new: Path | None, draw: random.Random, lasts: float) -> str:
+    """Kill it at some moment; when that was. Mostly the clock of a new run starts with its first checkpoint, so that few
+    moments fall before anything was done. One that was faster lives anew.
+    """
     for _ in range(20):
+        pid, waits = forked(work), new is not None and draw.random() < 0.8
+        while waits and not rotation.listed(new / "checkpoints") and os.waitid(os.P_PID, pid, LOOK) is None:
+            time.sleep(0.002)
         pause = draw.random() * lasts
-        pid = forked(work)
         time.sleep(pause)
         os.kill(pid, signal.SIGKILL)  # it is a zombie at worst: nobody has waited for it
         if ended(pid) == -signal.SIGKILL:
-            return f"after {pause:.2f} s"
-        again()
+            return f"{pause:.2f} s after its {'first checkpoint' if waits else 'start'}"
+        if new is not None:
+            clear(new)
     return "never: it was over each time"
 
 

@@ -1,4 +1,4 @@
-"""Does it learn? `python benchmarks/learning.py [case ...] [--seeds 8] [--peer [--peer-seeds 4]] [--jobs 2] [--json FILE]`.
+"""Does it learn? `python benchmarks/learning.py [case ...] [--seeds 8] [--face] [--peer [--peer-seeds 4]] [--jobs 2]`.
 
 Every case has a known best answer, and one configuration for all seeds. After training, the policy without exploration
 plays fresh episodes that it has not seen; the score is judged against the best policy. With `--peer`, sb3-contrib's
@@ -23,7 +23,7 @@ from torch import Tensor
 from quantail.config import Config, EntropyConfig, NetConfig, OptimConfig, PpoConfig, ScheduleConfig
 from quantail.envs.oracles import LQR, CartPole, GarleanuPedersen, HiddenRegime, MemoryChain, Oracle, OUSignal, TMaze
 from quantail.evaluation import Played, play
-from quantail.loop import train
+from quantail.loop import Progress, train
 from quantail.streams import Stream, generator, normal
 
 JUDGING_SEED = 10_007  # of the games that judge: no training run has it
@@ -193,19 +193,19 @@ class Result(NamedTuple):
     env_steps: int
 
 
-OURS = "quantail"
+OURS, FACE = "quantail", "face"  # the loop itself, and the same through `DistributionalPPO`
 
 
 def run(name: str, learner: str, seed: int) -> Result:
     """Train and judge one seed."""
     torch.set_num_threads(1)
     case, began = CASES[name], time.perf_counter()
-    if learner == OURS:
+    if learner in (OURS, FACE):
         config = replace(case.config, seed=seed)
-        *_, report = train(config, case.env(case.copies))
+        learned = (through_the_face if learner == FACE else through_the_loop)(config, case.env(case.copies))
         seconds, judge = time.perf_counter() - began, case.env(case.judges)
-        played = play(judge, report.agent, report.carry.obs_moments, config, case.rows, seed=JUDGING_SEED)
-        return Result(name, learner, seed, case.score(judge, played, case.rows), seconds, report.env_steps)
+        played = play(judge, learned.agent, learned.carry.obs_moments, config, case.rows, seed=JUDGING_SEED)
+        return Result(name, learner, seed, case.score(judge, played, case.rows), seconds, learned.env_steps)
     import peer
 
     model, steps = peer.learn(learner, case.env(case.copies), case.config, seed)
@@ -214,11 +214,26 @@ def run(name: str, learner: str, seed: int) -> Result:
     return Result(name, learner, seed, case.score(judge, played, case.rows), seconds, steps)
 
 
-def learners(case: Case, peer: bool) -> list[str]:
+def through_the_loop(config: Config, env: Oracle) -> Progress:
+    """Where `train` ends."""
+    *_, report = train(config, env)
+    return report.progress
+
+
+def through_the_face(config: Config, env: Oracle) -> Progress:
+    """Where `DistributionalPPO` ends: bit for bit in the same place, or it would not be a face."""
+    from quantail.algorithm import DistributionalPPO
+
+    policy = "MlpPolicy" if config.net.memory == "none" else "MlpLstmPolicy"
+    return DistributionalPPO(policy, env, config=config).learn(config.total_timesteps).progress
+
+
+def learners(case: Case, face: bool, peer: bool) -> list[str]:
     """Who learns a case: ours, and the peers that suit it."""
+    ours = [OURS, FACE] if face else [OURS]
     if not peer:
-        return [OURS]
-    return [OURS, "RecurrentPPO", *(["PPO"] if case.config.net.memory == "none" else [])]
+        return ours
+    return [*ours, "RecurrentPPO", *(["PPO"] if case.config.net.memory == "none" else [])]
 
 
 def summary(results: list[Result]) -> Mapping[str, Any]:
@@ -245,6 +260,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cases", nargs="*", metavar="case", help=f"which of {', '.join(CASES)} (default: all)")
     parser.add_argument("--seeds", type=int, default=8, help="runs of each case (default 8)")
+    parser.add_argument("--face", action="store_true", help="also train through DistributionalPPO, which must give the same")
     parser.add_argument("--peer", action="store_true", help="also train sb3-contrib's RecurrentPPO and stable-baselines3's PPO")
     parser.add_argument("--peer-seeds", type=int, help="runs of each case by a peer (default: as many as ours)")
     parser.add_argument(
@@ -255,8 +271,8 @@ def main() -> int:
     if unknown := sorted(set(options.cases) - set(CASES)):
         parser.error(f"{', '.join(unknown)}: no such case; choose from {', '.join(CASES)}")
     names, peer_seeds = options.cases or list(CASES), options.peer_seeds or options.seeds
-    groups = [(name, learner) for name in names for learner in learners(CASES[name], options.peer)]
-    jobs = [(*group, seed) for group in groups for seed in range(options.seeds if group[1] == OURS else peer_seeds)]
+    groups = [(name, learner) for name in names for learner in learners(CASES[name], options.face, options.peer)]
+    jobs = [(*group, seed) for group in groups for seed in range(options.seeds if group[1] in (OURS, FACE) else peer_seeds)]
     rows: list[Mapping[str, Any]] = []
     runs: dict[tuple[str, str], list[Result]] = {group: [] for group in groups}
     print(f"torch {torch.__version__}, one thread a run, {options.jobs} runs side by side, {platform.machine()}")
@@ -266,7 +282,7 @@ def main() -> int:
             result = future.result()
             done = runs[result.case, result.learner]
             done.append(result)
-            if len(done) == (options.seeds if result.learner == OURS else peer_seeds):
+            if len(done) == (options.seeds if result.learner in (OURS, FACE) else peer_seeds):
                 rows.append(summary(done))
                 print(line(rows[-1]), flush=True)
             if options.json:  # each time anew: what is cut off keeps what it had
@@ -283,7 +299,7 @@ def length(job: tuple[str, str, int]) -> int:
     name, learner, _ = job
     ppo, config = CASES[name].config.ppo, CASES[name].config
     steps = config.total_timesteps * ppo.n_epochs // ppo.batch_size
-    return steps * (1 if learner == "PPO" or (learner == OURS and config.net.memory == "none") else ppo.n_steps)
+    return steps * (1 if learner == "PPO" or (learner in (OURS, FACE) and config.net.memory == "none") else ppo.n_steps)
 
 
 def line(row: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""What `benchmarks/broken_numbers.py` promises: weights stay finite, words name what broke, and training ends as it should."""
+"""What `benchmarks/broken_numbers.py` promises: weights stay finite, words name what broke, training ends as it should."""
 
 import math
 
