@@ -201,7 +201,7 @@ class DistributionalPPO:
         force_reset: bool | None = None,
         **kwargs: Any,
     ) -> Self:
-        """A new model from a file; without an environment it can predict, and be given one by `set_env`.
+        """A new model from a file, also of a run; without an environment it can predict, and be given one by `set_env`.
 
         custom_objects and further keywords of the constructor stand above those of the file. force_reset: whether new episodes
         begin; if nothing is said, a TensorEnv goes on exactly where it was and everything else begins anew.
@@ -239,8 +239,7 @@ class DistributionalPPO:
         """Those of another model, or of a file; `exact_match` refuses missing ones. They go to the model's own device."""
         given = load_path_or_dict
         if not isinstance(given, Mapping):
-            found, _ = files.read(given)
-            given = parameters.parameters_of(restore(found, sources.Absent.like(self.source.env)))
+            given = parameters.parameters_of(restore(files.read(given), sources.Absent.like(self.source.env)))
         self.progress = parameters.with_parameters(self.progress, given, exact_match)
 
     # --- environment, logger, seed ------------------------------------------------------------------------------------

@@ -12,11 +12,14 @@ from gymnasium import spaces
 from torch import nn
 
 from envs.toys import Count, Random, Spaces
+from quantail import checkpoint
 from quantail.algorithm import DistributionalPPO
-from quantail.config import Config, NetConfig
 from quantail.envs.oracles.cartpole import CartPole
 from quantail.errors import CheckpointError, ConfigError
 from quantail.face import files
+from quantail.run import resume, run
+from quantail.run.folder import latest_of
+from run.worlds import small
 
 SMALL = {"n_steps": 8, "batch_size": 8, "n_epochs": 1, "policy_kwargs": {"lstm_hidden_size": 4, "net_arch": [5]}}
 OBS = np.linspace(-1, 1, 4)
@@ -232,14 +235,36 @@ def test_a_save_that_cannot_be_leaves_the_old_file(model, tmp_path, monkeypatch)
         model.save(tmp_path / "b", exclude=["policy"])
 
 
-def test_a_checkpoint_of_a_run_is_no_file_of_ours(tmp_path):
-    from quantail.checkpoint import save
-    from quantail.loop import begin
+def test_a_checkpoint_of_a_run_is_a_model_too(tmp_path):
+    """It goes on as the run itself does, and predicts what its agent says."""
+    config = small(total=150)
+    run(config, tmp_path / "run")
+    path = latest_of(tmp_path / "run")
+    alone, model = DistributionalPPO.load(path), DistributionalPPO.load(path, env=CartPole(3))
+    assert agree(alone, model)
+    assert (alone.num_timesteps, alone.n_envs, alone.config) == (checkpoint.read(path).env_steps, 3, config)
+    assert alone.observation_space == model.observation_space
+    outcome = resume(tmp_path / "run", total_timesteps=300)
+    model.learn(300 - model.num_timesteps, reset_num_timesteps=False)
+    assert model.num_timesteps == outcome.env_steps
+    there = outcome.agent.state_dict()
+    assert all(torch.equal(value, there[name]) for name, value in model.policy.state_dict().items())
+    alone.set_parameters(latest_of(tmp_path / "run"))
+    assert agree(alone, model)
 
-    config, env = Config(net=NetConfig(hidden=4)), CartPole(2)
-    save(tmp_path / "run.zip", begin(config, env), config, env)
-    with pytest.raises(CheckpointError, match="is a checkpoint of a run; give one that"):
-        DistributionalPPO.load(tmp_path / "run")
+
+def test_of_a_run_outside_the_environment_has_to_be_given(tmp_path):
+    outside = small(total=30, env__id="CartPole-v1", net__memory="none", env__num_envs=1)
+    run(outside, tmp_path / "run")
+    path = latest_of(tmp_path / "run")
+    with pytest.raises(
+        CheckpointError, match=r"is a checkpoint of a run in CartPole-v1, which alone.*load\(path, env=\.\.\.\)"
+    ):
+        DistributionalPPO.load(path)
+    model = DistributionalPPO.load(path, env="CartPole-v1").learn(16, reset_num_timesteps=False)
+    assert model.num_timesteps > 30
+    with pytest.raises(CheckpointError, match=r"has the observation space Box\[4\].*; use the environment it was trained in"):
+        DistributionalPPO.load(path, env="Pendulum-v1")
 
 
 # --- parameters -------------------------------------------------------------------------------------------------------

@@ -13,12 +13,14 @@ from gymnasium import spaces
 from quantail import checkpoint
 from quantail.checkpoint import Checkpoint, atomic, store
 from quantail.config import Config
+from quantail.envs.gymnasium import gymnasium_space
 from quantail.errors import CheckpointError, ConfigError
 from quantail.face.arguments import NAMES, Arguments, configured, settings_of
-from quantail.face.policies import OPTIMIZERS, kind_of
+from quantail.face.policies import OPTIMIZERS, alias_of, kind_of
 from quantail.face.sources import Source, check_spaces, chosen, source_of, source_without
 from quantail.loop import Progress
 from quantail.nets.encoder import ACTIVATIONS
+from quantail.registry import OURS
 
 SUFFIX = ".zip"  # as stable-baselines3 names its files, where the caller gives no suffix
 SCHEDULES = ("learning_rate", "clip_range")
@@ -59,31 +61,48 @@ def save(path: Any, progress: Progress, config: Config, source: Source, argument
 
 def load(path: Any, env: Any, device: Any, asked: Mapping[str, Any]) -> Loaded:
     """A file, verified, with an environment of the same spaces, or none; `asked` stands above the keywords of the file."""
-    found, face = read(path)
-    seen, taken = (space_from(plain) for plain in face["spaces"])
+    found = read(path)
+    face = found.extra.get("face") or face_of_run(found, env is not None)
     saved, functions = arguments_from(face["arguments"])
     changes = changes_of(asked, saved)
+    seen, taken = (space_from(plain) for plain in face["spaces"])
     if env is None:
         own = found.observation_space, found.action_space
         source = source_without((seen, taken), own, face["n_envs"], face["native"], chosen(device))
     else:
         source = source_of(env, device)
-        check_spaces((seen, taken), source.spaces)
+        if "face" in found.extra:  # else only our own spaces are known, which `restore` compares
+            check_spaces((seen, taken), source.spaces)
     config = configured(found.config, settings_of(changes, source.env.num_envs, found.config.ppo.n_steps))
     missing = tuple(name for name in functions if name not in changes)
     return Loaded(found, replace(saved, **changes), config, source, face["num_timesteps"], missing)
 
 
-def read(path: Any) -> tuple[Checkpoint, Mapping[str, Any]]:
-    """A checkpoint, verified, and what lies beside it."""
+def read(path: Any) -> Checkpoint:
+    """A checkpoint, verified."""
     if isinstance(path, io.IOBase) or hasattr(path, "read"):
-        found = checkpoint.from_bytes(path.read(), getattr(path, "name", "the file object"))
-    else:
-        bare, target = Path(path), named(path)
-        found = checkpoint.from_tree(store.read(bare if bare.is_file() else target), str(bare if bare.is_file() else target))
-    if "face" not in found.extra:
-        raise CheckpointError(f"{found.name} is a checkpoint of a run; give one that DistributionalPPO.save wrote")
-    return found, found.extra["face"]
+        return checkpoint.from_bytes(path.read(), getattr(path, "name", "the file object"))
+    target = Path(path) if Path(path).is_file() else named(path)
+    return checkpoint.from_tree(store.read(target), str(target))
+
+
+def face_of_run(found: Checkpoint, env_given: bool) -> Mapping[str, Any]:
+    """What lies beside a checkpoint of `save`, for one of a run: nothing was asked for but its config."""
+    native = found.config.env.id.startswith(OURS)
+    if not native and not env_given:
+        where = found.config.env.id or "an environment that was handed over"
+        raise CheckpointError(
+            f"{found.name} is a checkpoint of a run in {where}, which alone knows its spaces as Gymnasium has them; give it: "
+            "load(path, env=...)"
+        )
+    both = (found.observation_space, found.action_space)
+    return {
+        "arguments": arguments_to(Arguments(policy=(alias := alias_of(found.observation_space, found.config.net))), alias),
+        "spaces": [space_to(gymnasium_space(space)) for space in both],
+        "native": native,
+        "num_timesteps": found.env_steps,
+        "n_envs": found.num_envs,
+    }
 
 
 def named(path: Any) -> Path:

@@ -60,6 +60,13 @@ def kind_of(policy: Any) -> Kind:
     return KINDS[CLASSES[name]]
 
 
+def alias_of(space: Space, net: NetConfig) -> str:
+    """The name of the policy that has such nets."""
+    image = isinstance(space, Box) and space.dtype == "uint8" and len(space.shape) == 3
+    seen = "MultiInput" if isinstance(space, Group) else "Cnn" if image else "Mlp"
+    return f"{seen}{'Lstm' if net.memory != 'none' else ''}Policy"
+
+
 def check_space(kind: Kind, space: Space) -> None:
     """Whether a policy can see such observations."""
     if isinstance(space, Group) and kind.input != "MultiInput":

@@ -1,0 +1,36 @@
+"""The Python examples of the guides run, in order, one interpreter a page, and print what they say they print."""
+
+import contextlib
+import io
+import re
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).parents[1] / "docs"
+
+
+@pytest.mark.parametrize("page", ["runs.md", "from_sb3.md"])
+def test_examples_run_and_print_what_they_say(page, tmp_path, monkeypatch):
+    if "sb3" in page:
+        pytest.importorskip("sb3_contrib")
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"^```python\n(.*?)^```", (DOCS / page).read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    names, printed = {"__name__": "page"}, io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        for block in blocks:
+            exec(compile(block, page, "exec"), names)
+    promised = [line.split("# ")[-1] for block in blocks for line in block.splitlines() if line.startswith("print(")]
+    assert len(promised) > 2
+    assert printed.getvalue().splitlines() == promised
+
+
+@pytest.mark.parametrize("page", [*DOCS.glob("*.md")], ids=lambda page: page.name)
+def test_links_between_pages_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#:]*(?:#[^)]*)?)\)", page.read_text(encoding="utf-8")):
+        file, _, anchor = target.partition("#")
+        found = (page.parent / file) if file else page
+        assert found.exists(), target
+        headings = re.findall(r"^#+ (.*)$", found.read_text(encoding="utf-8"), re.MULTILINE) if anchor else []
+        slugs = [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings]
+        assert not anchor or anchor in slugs, target
