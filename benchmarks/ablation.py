@@ -42,7 +42,7 @@ MODES = ("mean_only", "mean_and_variance", "per_quantile")
 LAW = "ar1"
 LAW_CONFIG = learning.tuned(300_000, PpoConfig(n_steps=64, batch_size=1024, n_epochs=4), memory="none")
 LAW_COPIES = 64
-MARKET = "garleanu-pedersen"
+MARKET, MARKET_ROWS = "garleanu-pedersen", 300_000
 
 
 class Result(NamedTuple):
@@ -64,7 +64,7 @@ def critic_of(base: CriticConfig, cell: str, mode: str) -> CriticConfig:
 def market(cell: str, seed: int, mode: str) -> Mapping[str, float]:
     """Percent of the optimum, early and at the end, and what the rollouts said of the critic in between."""
     case = learning.CASES[MARKET]
-    config = replace(case.config, seed=seed, critic=critic_of(case.config.critic, cell, mode))
+    config = replace(case.config, seed=seed, total_timesteps=MARKET_ROWS, critic=critic_of(case.config.critic, cell, mode))
 
     def score(report: Report) -> float:
         judge = case.env(case.judges)

@@ -53,8 +53,9 @@ class Entrant(NamedTuple):
     cvar_of: Mapping[str, float] = {}  # law by law, where it is promised less
 
 
-COPIES, ROWS, BATCH, STEPS = 256, 128, 1024, 200 * 256 * 128  # of the environment, in a rollout, in a mini-batch, in all
-RATE, EPS = 2e-3, 1e-8  # Adam's 1e-5 would hold on to what little mass a categorical critic has left far out
+COPIES, ROWS, BATCH, STEPS = 512, 64, 1024, 200 * 512 * 64  # of the environment, in a rollout, in a mini-batch, in all
+RATE = 1e-3  # falling by half a cosine: a large one follows the latest mini-batch, whose few episodes spread less than all do
+EPS = 1e-8  # Adam's 1e-5 would hold on to what little mass a categorical critic has left far out
 PARTICLES = 4  # rows are many, and those of one row see the same rewards
 
 QUANTILE = CriticConfig(atoms=64, particles=PARTICLES, twin=False)
@@ -127,7 +128,7 @@ def configured(critic: CriticConfig, gamma: float, steps: int, seed: int) -> Con
         net=NetConfig(memory="none", encoder_sizes=(32,), actor_sizes=(8,), critic_sizes=(32,)),
         critic=critic,
         ppo=PpoConfig(n_steps=ROWS, batch_size=BATCH, n_epochs=1, gamma=gamma),
-        optim=OptimConfig(learning_rate=RATE, schedule=ScheduleConfig("linear"), max_grad_norm=None, eps=EPS),
+        optim=OptimConfig(learning_rate=RATE, schedule=ScheduleConfig("cosine"), max_grad_norm=None, eps=EPS),
     )
 
 

@@ -70,13 +70,11 @@ RULES: Mapping[str, Rule] = described(
             *("dead critic", BROKEN, 3, looks.dead_critic),
             "a critic gets no gradient: its units are saturated, or something holds its parameters",
             "look for extreme rewards; lower optim.learning_rate; set net.activation=elu; begin anew",
-            told="it no longer learns",
         ),
         Rule(
             *("parted twins", BROKEN, 3, looks.twins),
             "one critic learns and the other does not: their mean is worth little",
             "lower optim.learning_rate, or train one critic with critic.twin=false; begin anew",
-            told="the twins have parted",
         ),
         Rule(
             *("quarrelling twins", WARNING, 10, looks.disagreement),
