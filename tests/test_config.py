@@ -13,11 +13,14 @@ from quantail.config import (
     EnvConfig,
     InputConfig,
     KlConfig,
+    KlRateConfig,
     NetConfig,
     OptimConfig,
     PpoConfig,
     RunConfig,
     ScheduleConfig,
+    UpgdConfig,
+    VarianceConfig,
 )
 from quantail.errors import ConfigError
 
@@ -65,6 +68,30 @@ REFUSED = [
     (CriticConfig, {"clip_explained": 1.1}),
     (ScheduleConfig, {"kind": "step"}),
     (ScheduleConfig, {"floor": -1e-6}),
+    (ScheduleConfig, {"warmup": 1.0}),
+    (ScheduleConfig, {"warmup_start": 1.1}),
+    (ScheduleConfig, {"cycle_peak": 0.0}),
+    (ScheduleConfig, {"cycle_start": -0.1}),
+    (KlRateConfig, {"factor": 0.9}),
+    (KlRateConfig, {"band": 0.9}),
+    (KlRateConfig, {"limit": 0.9}),
+    (UpgdConfig, {"utility_beta": 1.0}),
+    (UpgdConfig, {"gate": "relu"}),
+    (UpgdConfig, {"strength": -1.0}),
+    (UpgdConfig, {"scale": "layer"}),
+    (UpgdConfig, {"normaliser": "paper"}),
+    (UpgdConfig, {"sigma": -1.0}),
+    (UpgdConfig, {"noise": "none"}),
+    (VarianceConfig, {"estimator": "on"}),
+    (VarianceConfig, {"apply_to": "rate"}),
+    (VarianceConfig, {"alpha": -1.0}),
+    (VarianceConfig, {"decay": 1.0}),
+    (VarianceConfig, {"warmup": -1}),
+    (VarianceConfig, {"floor": 0.0}),
+    (VarianceConfig, {"cap": 0.0}),
+    (OptimConfig, {"critic_learning_rate": -1.0}),
+    (OptimConfig, {"beta1": 1.0}),
+    (OptimConfig, {"beta2": -0.1}),
     (OptimConfig, {"name": "adamax"}),
     (OptimConfig, {"learning_rate": 0.0}),
     (OptimConfig, {"eps": 0.0}),
@@ -152,6 +179,17 @@ def test_every_setting_is_refused_somewhere():
         plain = {one.name for one in dataclasses.fields(kind) if one.type not in ("bool", bool)}
         nested = {one.name for one in dataclasses.fields(kind) if one.default is dataclasses.MISSING}
         assert plain - nested <= {name for other, values in REFUSED if other is kind for name in values} | {"decay_iterations"}
+
+
+def test_what_one_part_asks_of_another():
+    noisy = OptimConfig(variance=VarianceConfig("two_batch"))
+    with pytest.raises(ConfigError, match=r"two_batch compares micro-batches and ppo\.micro_batches=1; set it to 2"):
+        Config(optim=noisy)
+    assert Config(optim=noisy, ppo=PpoConfig(micro_batches=2)).optim is noisy
+    steered = OptimConfig(kl_rate=KlRateConfig(1.5))
+    with pytest.raises(ConfigError, match=r"kl\.target, which is not set"):
+        Config(optim=steered)
+    assert Config(optim=steered, kl=KlConfig(target=0.01)).optim is steered
 
 
 @pytest.mark.parametrize(("kind", "size"), [("scalar", 1), ("quantile", 32), ("categorical", 101)])

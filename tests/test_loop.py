@@ -87,6 +87,10 @@ HELD = {"critic.clip": "mean_and_variance", "critic.clip_radius": 1e-3}
 FROZEN = LOST | {"critic.return_freeze": 1}
 WARM = {"ppo.clip_range": 2e-3, "ppo.clip_start": 1e-4, "ppo.clip_warmup": 3, "optim.learning_rate": 3e-3}
 CLONE = {"clone.coef": 0.5, "clone.final": 0.1, "clone.decay_steps": 100}
+GATED = {"optim.name": "adaptive_upgd"}
+NOISY = {"optim.variance.estimator": "elementwise", "optim.variance.warmup": 0}
+CYCLE = {"optim.schedule.kind": "one_cycle", "total_timesteps": 130}
+ANSWERED = {"kl.target": 1e-6, "kl.absolute_factor": 1e9, "optim.kl_rate.factor": 1.5}
 FLIPS = {
     "seed": Flip(1),
     "total_timesteps": Flip(200, {"total_timesteps": 60}, iterations=0),
@@ -173,6 +177,31 @@ FLIPS = {
     "optim.schedule.floor": Flip(
         9e-3, {"optim.schedule.kind": "linear", "total_timesteps": 90, "optim.learning_rate": 0.01}, iterations=0
     ),
+    "optim.schedule.warmup": Flip(0.5, iterations=1),
+    "optim.schedule.warmup_start": Flip(0.5, {"optim.schedule.warmup": 0.5}, iterations=1),
+    "optim.schedule.cycle_peak": Flip(0.9, CYCLE, iterations=0),
+    "optim.schedule.cycle_start": Flip(0.5, CYCLE, iterations=1),
+    "optim.kl_rate.factor": Flip(3.0, ANSWERED, iterations=3),
+    "optim.kl_rate.band": Flip(1e9, ANSWERED, iterations=3),
+    "optim.kl_rate.limit": Flip(1.1, ANSWERED, iterations=3),
+    "optim.critic_learning_rate": Flip(1e-2),
+    "optim.beta1": Flip(0.5),
+    "optim.beta2": Flip(0.5),
+    "optim.upgd.utility_beta": Flip(0.5, GATED),
+    "optim.upgd.gate": Flip("tanh", GATED),
+    "optim.upgd.strength": Flip(2.0, GATED),
+    "optim.upgd.scale": Flip("unit", GATED),
+    "optim.upgd.normaliser": Flip("reference", GATED),
+    "optim.upgd.protecting": Flip(False, GATED),
+    "optim.upgd.sigma": Flip(0.1, GATED),
+    "optim.upgd.noise": Flip("tracked", GATED),
+    "optim.variance.estimator": Flip("elementwise", {"optim.variance.warmup": 0}),
+    "optim.variance.apply_to": Flip("gradient", NOISY),
+    "optim.variance.alpha": Flip(0.5, NOISY),
+    "optim.variance.decay": Flip(0.1, NOISY, iterations=3),
+    "optim.variance.warmup": Flip(3, NOISY),
+    "optim.variance.floor": Flip(1.0, NOISY),
+    "optim.variance.cap": Flip(1e-3, NOISY),
     "optim.eps": Flip(1e-2),
     "optim.weight_decay": Flip(0.5),
     "optim.max_grad_norm": Flip(1e-3, {"optim.name": "sgd"}),

@@ -6,9 +6,10 @@ from typing import NamedTuple
 
 import torch
 
-from quantail.config import CloneConfig, Config, CriticConfig, EntropyConfig, KlConfig, ScheduleConfig
+from quantail.config import CloneConfig, Config, CriticConfig, EntropyConfig, KlConfig
 from quantail.errors import ConfigError
 from quantail.losses import Knobs
+from quantail.optim.schedule import answered, scheduled
 
 EPISODES = 100  # whose mean return and length are reported, as SB3 does
 SLOPE_WINDOW = 10  # iterations over which the entropy's slope is reported where no plateau asks for another
@@ -30,6 +31,7 @@ class Control(NamedTuple):
     updates: int = 0  # passes over rollouts so far
     episodes: tuple[tuple[float, float], ...] = ()  # return and length of those that ended, newest last
     successes: tuple[float, ...] = ()  # 1 or 0 for each of those whose environment says so, newest last
+    rate_factor: float = 1.0  # what the KL has made of the learning rate
 
 
 class Schedules(NamedTuple):
@@ -53,9 +55,7 @@ def knobs(
     """The knobs of an iteration, as 0-d tensors."""
     done = min(env_steps / config.total_timesteps, 1.0)
     values = (
-        asked(
-            "learning_rate", schedules.learning_rate, done, scheduled(config.optim.learning_rate, config.optim.schedule, done)
-        ),
+        learning_rate(control, done, config, schedules),
         asked("clip_range", schedules.clip_range, done, clip_range(iteration, config)),
         entropy_coef(control, iteration, config.entropy),
         clone_coef(env_steps, config.clone),
@@ -80,7 +80,9 @@ def steer(control: Control, iteration: int, metrics: Mapping[str, float], stoppe
     control = control._replace(
         entropies=entropies, decay_start=decay_start, lost=lost, explained=explained, epoch_factor=factor
     )
-    return steer_penalty(control, metrics["train/approx_kl"], config.kl)
+    kl = metrics["train/approx_kl"]
+    control = control._replace(rate_factor=answered(control.rate_factor, kl, config.kl.target, config.optim.kl_rate))
+    return steer_penalty(control, kl, config.kl)
 
 
 def tally(control: Control, ended: Sequence[tuple[float, float]], epochs: int, succeeded: Sequence[float] = ()) -> Control:
@@ -118,10 +120,11 @@ def asked(name: str, schedule: Callable[[float], float] | None, done: float, oth
     return value
 
 
-def scheduled(start: float, schedule: ScheduleConfig, done: float) -> float:
-    """A value that falls from `start` with the share of training done: linear, or half a cosine; never below the floor."""
-    left = {"constant": 1.0, "linear": 1 - done, "cosine": 0.5 * (1 + math.cos(math.pi * done))}[schedule.kind]
-    return max(start * left, min(schedule.floor, start))
+def learning_rate(control: Control, done: float, config: Config, schedules: Schedules) -> float:
+    """What the schedule says, times what the KL has made of it; never below the floor."""
+    optim = config.optim
+    planned = asked("learning_rate", schedules.learning_rate, done, scheduled(optim.learning_rate, optim.schedule, done))
+    return max(planned * control.rate_factor, min(optim.schedule.floor, planned))
 
 
 def clip_range(iteration: int, config: Config) -> float:

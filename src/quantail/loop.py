@@ -15,6 +15,8 @@ from quantail.functional.checks import check_finite
 from quantail.losses import LossTerm
 from quantail.nets.agent import Agent
 from quantail.normaliser import adopt, first_scale, renewed, scale_figures, start_normaliser
+from quantail.optim.joint import figures
+from quantail.optim.joint import make as make_optim
 from quantail.registry import make
 from quantail.rollout import Carry, Noise, Rollout, collect, start_carry
 from quantail.statistics import ended_episodes, explained_void, findings, metrics_of, successes
@@ -101,7 +103,8 @@ def train(
         learned = explained_void(update(agent, optimizer, groups, order, turned, config, loss_terms, **counts), batch)
         watch.lap("update")
         later = renewed(carry, rollout, estimates.particles, config, control.lost)
-        metrics = metrics_of(agent, carry, rollout, batch, estimates, learned, turned, scale_figures(carry, later, config))
+        others = scale_figures(carry, later, config) | figures(optimizer)
+        metrics = metrics_of(agent, carry, rollout, batch, estimates, learned, turned, others)
         env_steps += int(metrics["rollout/valid_rows"])
         blind = 0 if metrics["rollout/learned_rows"] > BLIND * metrics["rollout/valid_rows"] else control.blind + 1
         stop_if_stuck(learned, blind, config.optim.patience)
@@ -156,7 +159,7 @@ def begin(config: Config, env: TensorEnv, agent: Agent | None = None, iteration:
     check_finite(**dict(agent.named_parameters()))
     source = generator(config.seed, Stream.RESET, iteration, env.device)
     carry = start_normaliser(start_carry(env, agent, normal((env.num_envs, env.noise_dim), source)), config)
-    return Progress(agent, make_optimizer(agent, config.optim), carry, start_control(config), 0)
+    return Progress(agent, make_optimizer(agent, config.optim, config.seed), carry, start_control(config), 0)
 
 
 def make_agent(config: Config, env: Spaces | TensorEnv) -> Agent:
@@ -166,12 +169,11 @@ def make_agent(config: Config, env: Spaces | TensorEnv) -> Agent:
         return Agent(env.observation_space, env.action_space, config.net, config.critic).to(env.device)
 
 
-def make_optimizer(agent: Agent, config: OptimConfig) -> torch.optim.Optimizer:
-    """The optimizer by name; its learning rate is set anew in every iteration."""
-    if config.name == "sgd":
-        return torch.optim.SGD(agent.parameters(), config.learning_rate, weight_decay=config.weight_decay)
-    kind = torch.optim.AdamW if config.name == "adamw" else torch.optim.Adam
-    return kind(agent.parameters(), config.learning_rate, eps=config.eps, weight_decay=config.weight_decay)
+def make_optimizer(agent: Agent, config: OptimConfig, seed: int = 0) -> torch.optim.Optimizer:
+    """The optimizer by name; its learning rate is set anew in every iteration, the seed is of its noise."""
+    owners = agent.parameter_groups().items()
+    critic = [p for name, members in owners if name.startswith("critic") for p in members]
+    return make_optim(list(agent.parameters()), critic, config, seed)
 
 
 def rollout_noise(config: Config, env: TensorEnv, agent: Agent, iteration: int) -> Noise:

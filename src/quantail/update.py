@@ -1,15 +1,18 @@
 """Learning: sequences in, gradient steps, statistics out. Only weights and optimizer moments change, and only here."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from quantail.config import Config, KlConfig, PpoConfig
+from quantail.errors import ConfigError
 from quantail.estimate import Batch
 from quantail.losses import Knobs, LossTerm, Part, batch_loss
 from quantail.nets.agent import Agent, Memory
+from quantail.optim.joint import scaler_of
+from quantail.optim.schedule import set_rates
 from quantail.rollout import Noise, chunks
 from quantail.streams import normal
 from quantail.trees import tree_map
@@ -80,13 +83,15 @@ def update(
     void_steps: int = 0,
 ) -> Learned:
     """Passes over the sequences in random mini-batches, until done, stopped by the KL, or out of patience."""
-    for group in optimizer.param_groups:
-        group["lr"] = float(knobs.learning_rate)
+    set_rates(optimizer, float(knobs.learning_rate), config.optim)
+    scaler = scaler_of(optimizer)
+    check_parts(groups, config)
     steps: list[dict[str, Tensor]] = []
     watch, owners, culprit = KlWatch(config.kl), owners_of(agent), ""
     for epoch in range(1, epochs + 1):
         for parts in minibatches(groups, order, config.ppo, entropy_noise=agent.policy.needs_entropy_noise):
-            stats = accumulate(agent, parts, knobs, config, loss_terms)
+            after = None if scaler is None else scaler.parts_of_a_batch()
+            stats = accumulate(agent, parts, knobs, config, loss_terms, after)
             norms = gradient_norms(owners)
             bad = first_not_finite(stats, owners, norms)
             far = not bad and watch.too_far(stats["kl"])
@@ -161,14 +166,24 @@ def minibatches(
 
 
 def accumulate(
-    agent: Agent, parts: Sequence[Part], knobs: Knobs, config: Config, loss_terms: Sequence[LossTerm] = ()
+    agent: Agent,
+    parts: Sequence[Part],
+    knobs: Knobs,
+    config: Config,
+    loss_terms: Sequence[LossTerm] = (),
+    after_part: Callable[[Tensor], None] | None = None,
 ) -> dict[str, Tensor]:
-    """Gradients of one optimizer step, part by part: equal to those of all rows at once. Returns the statistics."""
+    """Gradients of one optimizer step, part by part: equal to those of all rows at once. Returns the statistics.
+
+    `after_part` is told each part's share of the step's rows, as the critics weigh them, when its gradient has been added.
+    """
     agent.zero_grad(set_to_none=True)
     totals: dict[str, Tensor] = {}
     for part in parts:
         loss, stats = batch_loss(agent, part, knobs, config, loss_terms)
         loss.backward()  # type: ignore[no-untyped-call]
+        if after_part is not None:
+            after_part(part.rows.value_weight[part.burn_in :].sum() / part.value_total)
         stats["loss"] = loss.detach()
         for name, value in stats.items():
             join = torch.maximum if name.endswith("_max") else torch.minimum if name.endswith("_min") else torch.add
@@ -209,15 +224,25 @@ def first_not_finite(stats: Mapping[str, Tensor], owners: Owners, norms: Tensor)
 def apply_gradients(
     optimizer: torch.optim.Optimizer, owners: Owners, norms: Tensor, config: Config, *, go: bool
 ) -> dict[str, Tensor]:
-    """Clip and step; or, without `go`, nothing moves, neither weights nor moments nor counters. Norms before and after."""
-    total, limit = torch.linalg.vector_norm(norms.double()), config.optim.max_grad_norm
+    """Clip and step; or, without `go`, nothing moves, neither weights nor moments nor counters. Norms before and after.
+
+    The noise is measured in the gradient as it came; a factor that applies to the gradient comes before the clip.
+    """
+    total, limit, scaler = torch.linalg.vector_norm(norms.double()), config.optim.max_grad_norm, scaler_of(optimizer)
     kept = torch.ones_like(total)
+    if go and scaler is not None:
+        scaler.observe()
+        kept = scaler.scale_gradients()
+    scaled = total * kept
     if limit is not None and limit > 0:
-        kept = (limit / (total + 1e-6)).clamp_max(1.0)
+        kept = kept * (limit / (scaled + 1e-6)).clamp_max(1.0)
     if go:
         if limit is not None and limit > 0:
-            torch.nn.utils.clip_grads_with_norm_(owners.parameters, limit, total)
-        optimizer.step()
+            torch.nn.utils.clip_grads_with_norm_(owners.parameters, limit, scaled)
+        if scaler is None:
+            optimizer.step()
+        else:
+            scaler.step(optimizer)
     each = (owners.shares @ norms.double().square()).sqrt()
     return {
         "grad_norm": total,
@@ -226,6 +251,16 @@ def apply_gradients(
         **{f"grad_norm/{name}": norm for name, norm in zip(owners.names, each, strict=True)},
         **{f"grad_norm_clipped/{name}": norm for name, norm in zip(owners.names, each * kept, strict=True)},
     }
+
+
+def check_parts(groups: Sequence[Sequences], config: Config) -> None:
+    """Two micro-batches are compared only where a batch holds two sequences."""
+    most = max(min(config.ppo.batch_size // (len(g.rows.advantage) - g.burn_in), g.rows.advantage.shape[1]) for g in groups)
+    if config.optim.variance.estimator == "two_batch" and most < 2:
+        raise ConfigError(
+            "optim.variance.estimator=two_batch compares the parts of a batch, and ppo.batch_size="
+            f"{config.ppo.batch_size} holds one sequence; raise it to two sequences or more, or use elementwise"
+        )
 
 
 def _parts(group: Sequences, index: Tensor, micro_batches: int, noise: Tensor | None) -> list[Part]:

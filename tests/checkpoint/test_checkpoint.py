@@ -38,6 +38,11 @@ VARIANTS = {
     "schedule": {"optim.schedule.kind": "linear", "total_timesteps": 1000},
     "adamw": {"optim.name": "adamw", "optim.weight_decay": 0.1},
     "sgd": {"optim.name": "sgd"},
+    "gated": {"optim.name": "adaptive_upgd", "optim.upgd.noise": "tracked", "optim.critic_learning_rate": 1e-3},
+    "measured": {"optim.variance.estimator": "elementwise", "optim.variance.warmup": 1},
+    "two batches": {"optim.variance.estimator": "two_batch", "optim.variance.warmup": 1, "ppo.micro_batches": 2},
+    "answering": {"kl.target": 0.01, "optim.kl_rate.factor": 1.5, "optim.schedule.kind": "one_cycle"},
+    "muon": {"optim.name": "muon"},
 }
 
 
@@ -115,6 +120,16 @@ def test_other_settings_may_go_on_from_the_same_weights():
     faster = configured("real", {"optim.learning_rate": 0.01})
     progress = checkpoint.restore(saved, Ragged("real"), faster)
     assert reports(faster, Ragged("real"), 1, progress)[0].metrics["train/learning_rate"] == 0.01
+
+
+def test_moments_come_from_the_file_and_settings_from_the_config():
+    config, env = configured("real", {"optim.name": "adaptive_upgd"}), Ragged("real")
+    saved = checkpoint.from_bytes(checkpoint.to_bytes(reports(config, env, 1)[-1].progress, config, env))
+    other = configured("real", {"optim.name": "adaptive_upgd", "optim.weight_decay": 0.4, "optim.upgd.sigma": 0.5})
+    progress = checkpoint.restore(saved, Ragged("real"), other)
+    (group,) = progress.optimizer.param_groups
+    assert (group["weight_decay"], group["sigma"], group["utility_beta"]) == (0.4, 0.5, 0.999)
+    assert all(float(progress.optimizer.state[p]["step"]) > 0 for p in group["params"])
 
 
 # --- environments that cannot be put back -----------------------------------------------------------------------------

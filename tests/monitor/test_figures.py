@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from architecture.rules import ROOT
-from quantail.config import Config
+from quantail.config import Config, OptimConfig, VarianceConfig
 from quantail.loop import train
 from quantail.types import Box, Group
 from rivers import Ragged, settings
@@ -32,11 +32,13 @@ class Succeeds(Ragged):
         return state, step._replace(obs={"left": step.obs[:, :3], "right": step.obs[:, 3:]}, info={"is_success": success})
 
 
+GATED = OptimConfig("adaptive_upgd", critic_learning_rate=1e-4, variance=VarianceConfig("elementwise"))
 RUNS: dict[str, tuple[Config, Ragged]] = {
     "choices": (settings("choices", net={"memory": "gru", "trunks": "shared"}), Ragged("choices")),
     "real": (settings("tanh", net={"layers": 2}), Ragged("tanh")),
     "categorical": (settings("real", {"kind": "categorical", "twin": False}, net={"memory": "none"}), Ragged("real")),
     "group": (settings("choice", net={"trunks": "each"}), Succeeds("choice")),
+    "gated": (settings("real", optim=GATED), Ragged("real")),
 }
 
 

@@ -139,15 +139,42 @@ def test_unequal_parts_are_weighed_by_their_rows():
     assert float(scaler.ratio()) == pytest.approx(sigma**2 / 60 / mu**2, rel=0.05)
 
 
-@pytest.mark.parametrize("parts", [0, 1])
-def test_two_batches_need_two_parts(parts):
+def test_one_part_alone_tells_nothing_and_none_is_an_error():
     params = parameters()
     scaler = VarianceScaler(params, "two_batch")
     give(params, "iid", 1.0, np.random.default_rng(0))
-    for _ in range(parts):
-        scaler.add_part(1.0)
-    with pytest.raises(ConfigError, match=f"saw {parts} micro-batches; it needs at least 2: set ppo.micro_batches"):
+    with pytest.raises(ConfigError, match="told of no micro-batch; call add_part"):
         scaler.observe()
+    scaler.add_part(1.0)
+    scaler.observe()
+    assert float(scaler.memory["count"]) == 0
+
+
+def test_what_was_left_of_a_batch_that_broke_is_forgotten():
+    params, scalers = parameters(), []
+    for broken in (False, True):
+        scaler = VarianceScaler(params, "two_batch")
+        if broken:
+            give(params, "iid", 1e6, np.random.default_rng(5))
+            scaler.parts_of_a_batch()(1.0)
+        after = scaler.parts_of_a_batch()
+        source = np.random.default_rng(0)
+        for i in range(2):
+            give(params, "iid", 1.0, source, 0.5, add=i > 0)
+            after(0.5)
+        scaler.observe()
+        scalers.append(float(scaler.ratio()))
+    assert scalers[0] == scalers[1] > 0
+
+
+def test_a_part_without_rows_adds_nothing():
+    params = parameters(((6,),))
+    scaler = VarianceScaler(params, "two_batch")
+    for i, share in enumerate((0.5, 0.0, 0.5)):
+        give(params, "iid", 1.0, np.random.default_rng(i), 0.5 * (share > 0), add=i > 0)
+        scaler.add_part(share)
+    scaler.observe()
+    assert 0 <= float(scaler.ratio()) < 1e3
 
 
 # --- what is done about it --------------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from quantail.envs.base import TensorEnv
 from quantail.errors import CheckpointError
 from quantail.loop import Progress, Spaces, begin, make_agent
 from quantail.nets.agent import Agent
+from quantail.optim.joint import load_moments
 from quantail.rollout import Carry, ObservationMoments
 from quantail.types import Moments, Space
 
@@ -184,7 +185,10 @@ def _carry(fresh: Carry, saved: Mapping[str, Any], env: TensorEnv) -> Carry:
 
 def _loaded(target: Any, saved: Any, what: str) -> Any:
     try:
-        target.load_state_dict(saved)
+        if isinstance(target, torch.optim.Optimizer):
+            load_moments(target, saved)
+        else:
+            target.load_state_dict(saved)
     except (RuntimeError, ValueError, KeyError, TypeError) as error:
         reason = str(error).strip().splitlines()[-1].strip()
         raise CheckpointError(f"the {what} does not fit: {reason} Use the settings it was saved with") from error

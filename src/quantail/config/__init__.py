@@ -10,8 +10,9 @@ from typing import Any
 from quantail.config.input import InputConfig
 from quantail.config.learning import CloneConfig, EntropyConfig, KlConfig, PpoConfig
 from quantail.config.model import MEMORIES, TRUNKS, CriticConfig, NetConfig
-from quantail.config.optim import OptimConfig, ScheduleConfig
+from quantail.config.optim import KlRateConfig, OptimConfig, ScheduleConfig, UpgdConfig, VarianceConfig
 from quantail.config.session import SINKS, EnvConfig, RunConfig
+from quantail.errors import ConfigError
 from quantail.settings import build, check_counts, check_within, to_plain
 
 __all__ = [
@@ -25,11 +26,14 @@ __all__ = [
     "EnvConfig",
     "InputConfig",
     "KlConfig",
+    "KlRateConfig",
     "NetConfig",
     "OptimConfig",
     "PpoConfig",
     "RunConfig",
     "ScheduleConfig",
+    "UpgdConfig",
+    "VarianceConfig",
 ]
 
 
@@ -53,6 +57,13 @@ class Config:
     def __post_init__(self) -> None:
         check_counts(total_timesteps=self.total_timesteps)
         check_within("seed", self.seed, 0)
+        if self.optim.variance.estimator == "two_batch" and self.ppo.micro_batches < 2:
+            raise ConfigError(
+                f"optim.variance.estimator=two_batch compares micro-batches and ppo.micro_batches={self.ppo.micro_batches}; "
+                "set it to 2 or more, or use elementwise"
+            )
+        if self.optim.kl_rate.factor > 1 and self.kl.target is None:
+            raise ConfigError("optim.kl_rate.factor answers the KL's distance from kl.target, which is not set; set it too")
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, nested as the fields are; tuples as lists."""

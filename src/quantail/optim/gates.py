@@ -74,12 +74,13 @@ def half_gates(bucket: Bucket, largest: Tensor | None) -> list[Tensor]:
     """σ(−c·û/M), half a gate, for every weight; ½ where nothing is known."""
     group, traces = bucket.group, bucket.state("utility")
     correction, steep = bucket.correction(group["utility_beta"]), -group["strength"] * GATES[group["gate"]]
-    if largest is not None:
+    together = largest is not None and group["scale"] == "global"
+    if together and largest is not None:
         factor = steep / _positive(largest * correction, traces[0].dtype)
         factors = [factor.to(traces[0].dtype)] * len(traces)
     else:
         factors = [steep / _positive(own_scale(u, group, correction), u.dtype) for u in traces]
-    if factors[0].ndim == 0 and largest is not None:
+    if factors[0].ndim == 0 and together:
         gates = list(torch._foreach_mul(traces, factors[0]))
     else:
         gates = [u * spread(factor, u) for u, factor in zip(traces, factors, strict=True)]

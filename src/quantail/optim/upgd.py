@@ -14,45 +14,20 @@ weights and doubles the rate of the others, and below 0 where every utility is, 
 `normaliser="reference"` keeps the first, to compare with; nothing keeps the second.
 """
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypedDict, Unpack
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
 
 from quantail.errors import ConfigError
-from quantail.optim.gates import GATES, Bucket, Number, add_product, half_gates, largest_utilities, per_agent, spread, trace
+from quantail.optim.gates import Bucket, Number, add_product, half_gates, largest_utilities, per_agent, spread, trace
+from quantail.optim.gating import DEFAULTS, Gating, check_group
 from quantail.optim.noise import Tape
-from quantail.settings import check_choice, check_within
 
-SCALES = ("global", "tensor", "unit")
-NORMALISERS = ("corrected", "reference")
-NOISES = ("fixed", "tracked")
 BLOCK = 1 << 17  # weights that a processor takes together: what it makes on the way stays in its cache
 Owners = list[tuple[dict[str, Any], Tensor]]  # each parameter with its group
-
-
-class Gating(TypedDict, total=False):
-    """What all of them can be told besides learning rate and decay; in a parameter group also one by one."""
-
-    utility_beta: float  # β of the trace, 0.999
-    gate: str  # sigmoid | tanh
-    strength: float  # 1; with 0 every gate is 1
-    scale: str  # M over what: global | tensor | unit, the weights into one unit
-    normaliser: str  # corrected | reference
-    protecting: bool  # True: the gate holds the whole step; False: only the noise
-    sigma: float  # of the noise, 0.001
-    noise: str  # fixed | tracked: sigma in units of the root mean square of d, tensor by tensor
-    seed: int  # of the noise
-    foreach: bool  # all tensors of a kind together, or one by one
-    capturable: bool  # counters on the device: a captured graph may replay the step
-    population: bool  # the first axis of every parameter counts agents, who share nothing but the table of noise
-
-
-DEFAULTS = Gating(
-    utility_beta=0.999, gate="sigmoid", strength=1.0, scale="global", normaliser="corrected", protecting=True,
-    sigma=1e-3, noise="fixed", seed=0, foreach=True, capturable=False, population=False,
-)  # fmt: skip
 
 
 class UPGD(torch.optim.Optimizer):
@@ -89,13 +64,24 @@ class UPGD(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        buckets = self._buckets(curvature)
+        owners = self._owners()
+        here = [i for i, (_, p) in enumerate(owners) if p.grad is not None]
+        self._count(owners, here)
+        buckets = self._buckets(owners, here, curvature)
         for bucket in buckets:
             trace(bucket)
         largest = largest_utilities(buckets)
         for bucket in buckets:
-            self._move(bucket, largest.get(bucket.kind) if bucket.group["scale"] == "global" else None)
+            self._move(bucket, largest.get(bucket.kind))
         return loss
+
+    @torch.no_grad()
+    def gates(self) -> list[Tensor]:
+        """k of every weight as the traces stand: a tensor for each parameter that had a gradient, in no particular order."""
+        owners = self._owners()
+        buckets = self._buckets(owners, [i for i, (_, p) in enumerate(owners) if p in self.state], None)
+        largest = largest_utilities(buckets)
+        return [2 * half for bucket in buckets for half in half_gates(bucket, largest.get(bucket.kind))]
 
     def _move(self, bucket: Bucket, largest: Tensor | None) -> None:
         """Decay, direction, noise, gate; the gate is halved, so the step is doubled."""
@@ -140,17 +126,14 @@ class UPGD(torch.optim.Optimizer):
 
     # --- what is kept -----------------------------------------------------------------------------------------------------
 
-    def _buckets(self, curvature: Sequence[Tensor] | None) -> list[Bucket]:
-        """All parameters that have a gradient; their counters are moved on."""
-        owners = [(group, p) for group in self.param_groups for p in group["params"]]
+    def _owners(self) -> Owners:
+        return [(group, p) for group in self.param_groups for p in group["params"]]
+
+    def _buckets(self, owners: Owners, here: list[int], curvature: Sequence[Tensor] | None) -> list[Bucket]:
+        """These parameters, those together that can be."""
         if curvature is not None and len(curvature) != len(owners):
             raise ConfigError(f"curvature has {len(curvature)} tensors; needs one for each of {len(owners)} parameters")
-        begins, at = [], 0
-        for _, p in owners:
-            begins.append(at)
-            at += p.numel()
-        here = [i for i, (_, p) in enumerate(owners) if p.grad is not None]
-        self._count(owners, here)
+        begins = list(itertools.accumulate((p.numel() for _, p in owners), initial=0))
         found: dict[tuple[Any, ...], list[int]] = {}
         filled = 0
         for i in here:
@@ -206,7 +189,7 @@ class UPGD(torch.optim.Optimizer):
         super().__setstate__(state)
         self.tapes = {}
         for group in self.param_groups:
-            for name, value in self.defaults.items():
+            for name, value in DEFAULTS.items():
                 group.setdefault(name, value)
         share_counters(self)
 
@@ -267,24 +250,3 @@ def share_counters(optimizer: torch.optim.Optimizer) -> None:
                 place = p.device if group["capturable"] else torch.device("cpu")
                 key = (place, float(state["step"]))
                 state["step"] = shared.setdefault(key, state["step"].detach().to(place, torch.float32, copy=True))
-
-
-def check_group(group: Mapping[str, Any]) -> None:
-    """Refuse settings that make no sense."""
-    if not isinstance(group["lr"], Tensor):
-        check_within("lr", group["lr"], 0.0)
-    elif not group["capturable"]:
-        raise ConfigError("lr is a Tensor, which only capturable=True reads on its device; pass a number, or capturable=True")
-    for name in ("weight_decay", "sigma", "strength", "eps"):
-        check_within(name, group.get(name, 0.0), 0.0)
-    for i, beta in enumerate((group["utility_beta"], *group.get("betas", ()))):
-        check_within(f"betas[{i - 1}]" if i else "utility_beta", beta, 0.0, 1.0, high_open=True)
-    check_within("seed", group["seed"], 0)
-    check_choice("gate", group["gate"], tuple(GATES))
-    check_choice("scale", group["scale"], SCALES)
-    check_choice("normaliser", group["normaliser"], NORMALISERS)
-    check_choice("noise", group["noise"], NOISES)
-    if any(not p.is_floating_point() for p in group["params"]):
-        raise ConfigError("a parameter is not of real floating-point numbers; leave it out, or pass it as such")
-    if group["population"] and any(p.ndim == 0 for p in group["params"]):
-        raise ConfigError("population=True with a parameter of no axis; each needs a first axis that counts the agents")

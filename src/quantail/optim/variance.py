@@ -18,7 +18,7 @@ Both are 0 for a constant gradient and see noise that cancels in the mean. They 
 what moves because the weights do. What is measured is the raw gradient, accumulated, before any scaling and clipping.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypedDict, Unpack
 
 import torch
@@ -33,6 +33,7 @@ TARGETS = ("step", "gradient")
 PERCENTILE = 0.9
 TINY = 1e-300  # of a signal, in float64
 LARGEST = 1e9
+SMALLEST_SHARE = 1e-12  # a part without rows has no gradient either
 
 
 class Scaling(TypedDict, total=False):
@@ -83,17 +84,25 @@ class VarianceScaler:
         """`two_batch`: the gradient now holds one more micro-batch, with this share of the batch's rows."""
         before, now = self.parts.before, self._gradients()
         own = self._sum([(g - b).square() for g, b in zip(now, before, strict=True)] if before else [g.square() for g in now])
-        scatter = own / share if self.parts.scatter is None else self.parts.scatter + own / share
+        own = own / torch.as_tensor(share, dtype=torch.float64).clamp_min(SMALLEST_SHARE)
+        scatter = own if self.parts.scatter is None else self.parts.scatter + own
         self.parts = Parts([g.clone() for g in now], scatter, self.parts.number + 1)
+
+    def parts_of_a_batch(self) -> Callable[[Tensor], None] | None:
+        """A new batch begins; what has to be told of its parts, if anything."""
+        self.parts = NO_PARTS
+        return self.add_part if self.estimator == "two_batch" else None
 
     @torch.no_grad()
     def observe(self) -> None:
-        """Measure the gradient of the whole batch, before it is scaled or clipped."""
+        """Measure the gradient of the whole batch, before it is scaled or clipped. One part alone tells `two_batch` nothing."""
         if self.estimator == "two_batch":
             _, scatter, count = self.parts
             self.parts = NO_PARTS
-            if scatter is None or count < 2:
-                raise ConfigError(f"two_batch saw {count} micro-batches; it needs at least 2: set ppo.micro_batches=2 or more")
+            if scatter is None:
+                raise ConfigError("two_batch was told of no micro-batch; call add_part after the backward of each")
+            if count < 2:
+                return
             whole = self._sum([g.square() for g in self._gradients()])
             noise = (scatter - whole) / (count - 1)
             self.observe_pair(noise, whole - noise)
@@ -135,13 +144,15 @@ class VarianceScaler:
     # --- acting -----------------------------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def scale_gradients(self) -> None:
-        """g ← f·g, if that is what the factor applies to."""
-        if self.scaling["apply_to"] == "gradient":
-            factor = self.factor()
-            for p in self.params:
-                if p.grad is not None:
-                    p.grad.mul_(spread(factor, p).to(p.dtype))
+    def scale_gradients(self) -> Tensor:
+        """g ← f·g, if that is what the factor applies to; and by what it was multiplied."""
+        factor = self.factor()
+        if self.scaling["apply_to"] == "step":
+            return torch.ones_like(factor)
+        for p in self.params:
+            if p.grad is not None:
+                p.grad.mul_(spread(factor, p).to(p.dtype))
+        return factor
 
     @torch.no_grad()
     def step(self, optimizer: torch.optim.Optimizer) -> None:
