@@ -68,6 +68,7 @@ def test_recursions_are_their_loops():
         (syn.Jumps(0.1, 0.2, 2000.0, 0.0, 0.01), 0.1, 0.04 + 2000 * 0.0001),
         (syn.Heston(drift=0.1, xi=0.1), 0.1, 0.036),
         (syn.Signal(drift=0.06, ic=0.2), 0.06, 0.16**2),
+        (syn.Anchored(drift=0.2, half_life=5.0), 0.2, None),
         (syn.BullBear(), 0.3 * 250 / 330 - 0.4 * 80 / 330, None),
     ],
 )

@@ -11,6 +11,8 @@ with x = w·E before costs ("naive", as most do) or after ("exact", a fixed poin
 exactly. Source: definition; the fixed point contracts by the cost rate in each pass. `numbers.py` says what values may be.
 """
 
+import functools
+import operator
 from typing import Any, NamedTuple
 
 from quantail.market.costs import BP, Costs
@@ -49,18 +51,18 @@ class Order(NamedTuple):
 
 
 class Flows(NamedTuple):
-    """Where the change of equity came from, in currency; all together they are E' − E. [B] each."""
+    """Where the change of equity came from, in currency; all together they are E' − E. [B] each, 0.0 of what cannot be."""
 
-    gap: Value
-    fee: Value
-    spread: Value
-    impact: Value
-    slippage: Value
-    intrabar: Value
-    financing: Value
-    liquidation: Value
     traded: Value  # [B, A] x − h: no part of the change
     before: Value  # equity when the trade began: no part of the change
+    gap: Value = 0.0
+    fee: Value = 0.0
+    spread: Value = 0.0
+    impact: Value = 0.0
+    slippage: Value = 0.0
+    intrabar: Value = 0.0
+    financing: Value = 0.0
+    liquidation: Value = 0.0
 
 
 class Desk(NamedTuple):
@@ -74,7 +76,8 @@ class Desk(NamedTuple):
 
 def settle(desk: Desk, book: Book, bar: Bar, order: Order) -> tuple[Book, Flows]:
     """One bar from close to close."""
-    fill, flows = desk.rules.fill, dict.fromkeys(Flows._fields, 0.0)
+    fill = desk.rules.fill
+    flows: dict[str, Value] = {}
     if fill == "same_close":
         book = trade(desk, book, bar, order, flows)
     book = carried(desk, book, bar.gap, flows, "gap")
@@ -93,7 +96,7 @@ def carried(desk: Desk, book: Book, relative: Value, flows: dict[str, Value], na
     """Holdings take a price relative."""
     after = book.holdings * relative
     gain = desk.n.total(after - book.holdings)
-    flows[name] = flows[name] + gain
+    flows[name] = gain
     return Book(book.equity + gain, after)
 
 
@@ -107,10 +110,10 @@ def trade(desk: Desk, book: Book, bar: Bar, order: Order, flows: dict[str, Value
     for _ in range(EXACT_PASSES if desk.rules.sizing == "exact" else 1):
         traded = orders(desk, book.holdings, bar, order, sized)
         paid = charges(desk, traded, bar, order)
-        sized = before - sum(paid.values())
-    flows |= {name: flows[name] - cost for name, cost in paid.items()}
+        sized = before - all_of(paid)
+    flows |= {name: -cost for name, cost in paid.items()}
     flows["traded"], flows["before"] = traded, before
-    return Book(book.equity - sum(paid.values()), book.holdings + traded)
+    return Book(book.equity - all_of(paid), book.holdings + traded)
 
 
 def orders(desk: Desk, holdings: Value, bar: Bar, order: Order, equity: Value) -> Value:
@@ -136,6 +139,11 @@ def orders(desk: Desk, holdings: Value, bar: Bar, order: Order, equity: Value) -
     room = n.at_least(rules.leverage * equity - (n.total(after) - free), 0.0)
     share = n.at_most(room * (1 + 1e-12) / n.at_least(free, 1e-9), 1.0)
     return ((holdings + traded) * n.spread(share) - holdings) * allowed
+
+
+def all_of(paid: dict[str, Value]) -> Value:
+    """The sum of what there is."""
+    return functools.reduce(operator.add, paid.values())
 
 
 def charges(desk: Desk, traded: Value, bar: Bar, order: Order) -> dict[str, Value]:
@@ -199,7 +207,7 @@ def margin_call(desk: Desk, book: Book, flows: dict[str, Value]) -> tuple[Book, 
     gross = n.total(n.size(book.holdings))
     called = book.equity < desk.rules.maintenance * gross
     cost = gross * called * closing_rate(desk.costs)
-    flows["liquidation"] = flows["liquidation"] - cost
+    flows["liquidation"] = -cost
     return Book(book.equity - cost, book.holdings * n.spread(n.no(called))), n.spread(called)
 
 

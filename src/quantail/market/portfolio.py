@@ -3,7 +3,7 @@
 from typing import Any, NamedTuple
 
 from quantail.market import rewards
-from quantail.market.account import Bar, Book, Desk, Flows, Order, settle
+from quantail.market.account import Bar, Book, Desk, Flows, Order, all_of, settle
 from quantail.market.numbers import Value
 from quantail.market.terms import Episode, Reward
 
@@ -113,13 +113,15 @@ def told(desk: Desk, terms: Terms, begun: Portfolio, lived: Lived) -> dict[str, 
     n, costs, flows = desk.n, desk.costs, lived.flows
     there = {"impact": costs.impact_y, "slippage": costs.slippage_bps, "financing": terms.financed}
     there["liquidation"] = desk.rules.maintenance
+    parts = [name for name in COSTS if there.get(name, True)]
     factors: dict[str, Value] = {}
     value: Any = begun.equity
     for name in SEQUENCE[desk.rules.fill]:
         if there.get(name, True):
-            paid = flows.fee + flows.spread + flows.impact + flows.slippage if name == "cost" else getattr(flows, name)
-            factors[name], value = 1 + paid / value, value + paid
-    factors |= {name: getattr(flows, name) / flows.before for name in COSTS if there.get(name, True)}
+            paid = all_of({part: getattr(flows, part) for part in parts}) if name == "cost" else getattr(flows, name)
+            after = value + paid
+            factors[name], value = after / value, after
+    factors |= {name: getattr(flows, name) / flows.before for name in parts}
     factors["turnover"] = n.total(n.size(flows.traded)) / flows.before
     factors["leverage"] = n.total(n.size(lived.after.holdings)) / lived.after.equity
     factors["equity"] = lived.after.equity

@@ -212,7 +212,8 @@ class Anchored(Garch):
         anchor, a, b = self._checked(z)
         noise, sigma = self.noise(a, b)
         x = autoregressive(noise, 2 ** (-1 / self.half_life))
-        log_return = torch.cat([x[:1], x.diff(dim=0)]).add_((self.drift - 0.5 * self.anchor_vol**2) * self.dt)
+        log_return = torch.cat([x[:1], x.diff(dim=0)])
+        log_return.add_((self.drift - 0.5 * self.vol**2 - 0.5 * self.anchor_vol**2) * self.dt)
         log_return.add_(anchor, alpha=self.anchor_vol * math.sqrt(self.dt))
         return Returns(log_return, (sigma.square() + self.anchor_vol**2 * self.dt).sqrt_(), x)
 
