@@ -92,7 +92,10 @@ def amounts() -> list[str]:
 def laws() -> list[str]:
     """Does one law fit another?"""
     levels = np.linspace(0.02, 0.98, 25)
+    limits = np.stack([-np.array([0.9, 1.2, 1.5, 1.9, 2.4]) / 100, np.array([3.1, 4.4, 5.6, 6.3, 6.6]) / 100], axis=1)
+    others = {"buy & hold": [-0.026, 0.055], "vol-target": [-0.017, 0.049]}
     return [
+        charts.frontier("What risk buys", {"limits": limits, **others}, across="CVaR 5 % of a day", up="mean of a year"),
         charts.qq("Daily returns against a Gaussian", market(2000, 5)),
         charts.calibration("Calibration of the critic", levels, np.clip(levels**1.15, 0, 1), samples=400),
     ]

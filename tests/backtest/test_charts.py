@@ -344,6 +344,21 @@ def test_months_are_coloured_by_their_sign_and_size():
 # --- points ----------------------------------------------------------------------------------------------------------
 
 
+def test_a_frontier_joins_its_limits_and_leaves_others_alone():
+    limits = np.array([[-0.01, 0.02], [-0.02, 0.05], [-0.03, 0.04]])
+    figure = charts.frontier("f", {"limits": limits, "hold": [-0.05, 0.01]}, across="CVaR", up="mean", note="five seeds")
+    x, y = axis.around([-0.05, -0.01]), axis.around([0.01, 0.05])
+    expected = np.column_stack([x.place(limits[:, 0]), y.place(limits[:, 1])])
+    joined, *alone = paths(figure, "s1")
+    np.testing.assert_allclose(joined, expected, atol=1e-3)
+    np.testing.assert_allclose(np.concatenate(alone), expected, atol=1e-3)
+    (hold,) = paths(figure, "s2")
+    np.testing.assert_allclose(hold, [[x.place(-0.05), y.place(0.01)]], atol=1e-3)
+    assert [node.text for node in parsed(figure).iter("li")] == ["limits", "hold"]
+    assert parsed(figure).find("figcaption/span").text == "across: CVaR; up: mean; five seeds"
+    assert "\u202f%" in texts(figure, "y")[0]
+
+
 @pytest.mark.parametrize("rows", [50, 3000])
 def test_a_qq_chart_is_that_of_scipy(rows):
     values = stats.t(4).rvs(rows, random_state=2)
@@ -457,6 +472,11 @@ def test_letters_and_curves_stand_out_from_the_paper():
             lambda: charts.qq("x", [1.0, 1.0, 1.0]),
             r"values has shape \[3\]; needs \[T\] at least three finite numbers that differ",
         ),
+        (
+            lambda: charts.frontier("x", {"a": [1.0]}, across="", up=""),
+            r"'a' has shape \[1, 1\]; needs \[n, 2\] finite numbers",
+        ),
+        (lambda: charts.frontier("x", {"a": [1.0, np.inf]}, across="", up=""), r"'a' has shape \[1, 2\]; needs"),
         (lambda: charts.calibration("x", [0.5, 1.0], [0.5, 0.5]), "needs .N. each, levels in"),
         (lambda: charts.calibration("x", [0.5], [0.5, 0.5]), r"levels has shape \[1\] and coverage \[2\]; needs"),
     ],

@@ -7,13 +7,14 @@ from quantail.backtest.charts.amounts import bars, histogram, waterfall
 from quantail.backtest.charts.curves import fan, line, underwater, weights_with_price
 from quantail.backtest.charts.frame import STYLE
 from quantail.backtest.charts.heat import monthly_table
-from quantail.backtest.charts.points import calibration, qq
+from quantail.backtest.charts.points import calibration, frontier, qq
 
 __all__ = [
     "STYLE",
     "bars",
     "calibration",
     "fan",
+    "frontier",
     "histogram",
     "line",
     "monthly_table",

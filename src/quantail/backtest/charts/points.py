@@ -1,15 +1,36 @@
-"""Charts that ask whether two laws are the same: dots that should lie on a line."""
+"""Charts of dots: what is bought at which price, and whether two laws are the same."""
 
+from collections.abc import Mapping
 from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from quantail.backtest.charts.axis import Axis, around, ticks
-from quantail.backtest.charts.frame import Panel, area, curve, dots, figure
+from quantail.backtest.charts.frame import Panel, area, colour, curve, dots, figure
 from quantail.errors import InputError
 
 MOST = 400  # dots; of more returns, those at evenly spread ranks, and all of the outermost
+
+
+def frontier(title: str, groups: Mapping[str, ArrayLike], *, across: str, up: str, unit: str = "%", note: str = "") -> str:
+    """Two figures of each candidate against each other; those of one group are joined in the order given.
+
+    groups name -> [n, 2], across and up in that order, e.g. shortfall and mean for each limit; one that is alone is a dot.
+    """
+    places = {name: np.atleast_2d(np.asarray(points, dtype=np.float64)) for name, points in groups.items()}
+    for name, points in places.items():
+        if points.ndim != 2 or points.shape[1] != 2 or not np.isfinite(points).all():
+            raise InputError(f"{name!r} has shape {list(points.shape)}; needs [n, 2] finite numbers, across and up")
+    every = np.concatenate(list(places.values()))
+    x, y = around(every[:, 0]), around(every[:, 1])
+    drawn = []
+    for i, points in enumerate(places.values()):
+        a, b = x.place(points[:, 0]), y.place(points[:, 1])
+        drawn.append((curve(a, b, colour(i)) if len(points) > 1 else "") + dots(a, b, colour(i)))
+    panel = Panel("".join(drawn), "", ticks(x, unit, 9), ticks(y, unit), 300)
+    says = f"across: {across}; up: {up}" + (f"; {note}" if note else "")
+    return figure(title, [panel], [(colour(i), name) for i, name in enumerate(places)], says)
 
 
 def qq(title: str, values: ArrayLike, *, note: str = "") -> str:
