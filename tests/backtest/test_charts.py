@@ -459,6 +459,11 @@ def test_letters_and_curves_stand_out_from_the_paper():
             lambda: charts.line("x", DAYS, {"a": [1, 2, 3]}),
             r"'a' has shape \[3\]; needs \[853\], one value for each place on x",
         ),
+        (
+            lambda: charts.line("x", [1, 2], {"a": [1, 2]}, log=True, fill=True),
+            "fill colours the way to 0, which a logarithmic",
+        ),
+        (lambda: charts.line("x", [1, 2], {}), "none of 0 values can be drawn"),
         (lambda: charts.line("x", [1, 2], {"a": [0, -1]}, log=True), "none of 2 values can be drawn"),
         (lambda: charts.fan("x", [1, 2], [1, 2]), r"curves has shape \[2\]; needs \[S, 2\], a row for each seed"),
         (lambda: charts.bars("x", {"a": 1.0}, {"b": (0.0, 1.0)}), "intervals names b, which has no value; needs some of a"),

@@ -28,6 +28,8 @@ def line(
     x [T] datetime64 or numbers, series name -> [T], NaN (or ≤ 0 if `log`) is a gap; `borders` are places on x where segments
     meet; `fill` colours the way to 0; the unit "%" writes 0.1 as 10 %.
     """
+    if fill and log:
+        raise InputError("fill colours the way to 0, which a logarithmic axis does not have; give one of fill and log")
     places, below = _along(x)
     curves = {name: _series(name, values, len(places)) for name, values in series.items()}
     axis = around(*curves.values(), log=log, include=(0.0,) if fill else ())
