@@ -32,7 +32,7 @@ import tyro  # noqa: F401
 
 from quantail import checkpoint, cli, presets
 from quantail.checkpoint import rotation
-from quantail.config import Config, CriticConfig, InputConfig, NetConfig, PpoConfig, RunConfig
+from quantail.config import Config, CriticConfig, EnvConfig, InputConfig, NetConfig, PpoConfig, RunConfig
 from quantail.monitor.sinks import METRICS_FILE, read_rows
 from quantail.run import configfile, session
 
@@ -56,6 +56,7 @@ CASES: dict[str, Callable[[], Config]] = {
     "lstm": lambda: case(presets.cartpole_positions(), 4_000, **RAW),
     "normalised": lambda: case(presets.cartpole_positions(), 4_000),  # observations and returns
     "continuous": lambda: case(replace(presets.garleanu_pedersen(), net=NetConfig(memory="gru")), 16_000),
+    "market": lambda: case(Config(env=EnvConfig("quantail/Market", 16, {"length": 40})), 8_000),  # paths made anew
 }
 
 

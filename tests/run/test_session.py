@@ -14,7 +14,7 @@ import yaml
 
 import quantail
 from quantail import checkpoint, cli
-from quantail.checkpoint import rotation
+from quantail.checkpoint import rotation, store
 from quantail.config import Config
 from quantail.envs.oracles import CartPole
 from quantail.errors import CheckpointError, ConfigError, QuantailError, RunError, TrainingError
@@ -170,6 +170,20 @@ def test_a_damaged_checkpoint_is_passed_over_and_named(whole, tmp_path, caplog):
     resume(folder, total_timesteps=300)
     assert any(f"{newest} does not match its checksum" in record.message for record in caplog.records)
     assert end_of(folder) == end_of(whole[0])
+
+
+def test_what_a_later_version_saved_is_not_passed_over(tmp_path, monkeypatch):
+    folder = tmp_path / "run"
+    run(small(total=100), folder)
+    newest = rotation.listed(folder / "checkpoints")[-1]
+    tree = store.read(newest)
+    with monkeypatch.context() as later:
+        later.setattr(store, "FORMAT", 2)
+        newest.write_bytes(store.pack(tree))
+    before = names(folder), (folder / "metrics.jsonl").read_bytes()
+    with pytest.raises(CheckpointError, match=r"has format 2, written by .*; this is .*, which reads format 1: install"):
+        resume(folder, total_timesteps=200)
+    assert (names(folder), (folder / "metrics.jsonl").read_bytes()) == before
 
 
 def test_where_every_checkpoint_is_damaged_nothing_is_thrown_away(tmp_path):

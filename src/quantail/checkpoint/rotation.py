@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from quantail.checkpoint import Checkpoint, read
+from quantail.checkpoint.store import NewerFormat
 from quantail.errors import CheckpointError
 
 BEST = "best.safetensors"
@@ -27,11 +28,15 @@ def listed(folder: Path) -> list[Path]:
 
 
 def newest(folder: Path) -> Found:
-    """The newest checkpoint that is whole. Where there are some and none can be read, that is an error."""
+    """The newest checkpoint that is whole. Where there are some and none can be read, that is an error; where a later
+    Quantail wrote the newest, too: going on from an older one would throw away what was logged since.
+    """
     notes: list[str] = []
     for path in reversed(listed(folder)):
         try:
             return Found(read(path), tuple(notes))
+        except NewerFormat:
+            raise
         except CheckpointError as error:
             notes.append(str(error))
     if notes:

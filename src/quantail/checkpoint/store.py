@@ -28,6 +28,10 @@ FOREIGN = {
 }
 
 
+class NewerFormat(CheckpointError):
+    """A file that a later Quantail wrote: whole, so nothing older may stand in for it."""
+
+
 def pack(tree: Mapping[str, Any]) -> bytes:
     """The bytes of a file; equal trees give equal bytes."""
     tensors: dict[str, Tensor] = {}
@@ -43,7 +47,7 @@ def unpack(data: bytes, name: str) -> dict[str, Any]:
     if (written := document.get("format")) != FORMAT:
         newer = isinstance(written, int) and written > FORMAT
         remedy = "install that version, or a later one" if newer else "read it with that version"
-        raise CheckpointError(
+        raise (NewerFormat if newer else CheckpointError)(
             f"{name} has format {written}, written by Quantail {document.get('version')}; this is {version()}, which reads "
             f"format {FORMAT}: {remedy}"
         )
