@@ -16,7 +16,7 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("name", crash.CASES)
+@pytest.mark.parametrize("name", sorted(set(crash.CASES) - {"feed-forward", "continuous"}))  # which `make soak` kills
 def test_a_killed_run_ends_as_one_that_nobody_touched(name, tmp_path):
     results = list(crash.kills(name, 2, seed=sys.hexversion, place=tmp_path))
     assert [one.equal for one in results] == [True, True], crash.table(results)
