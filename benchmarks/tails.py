@@ -78,8 +78,11 @@ class Truth(NamedTuple):
     sd: float
 
 
+Errors = tuple[float, float, float]  # of CVaR, W1, of the mean: percent
+
+
 class Result(NamedTuple):
-    """One run; of several states the worst. Percent."""
+    """One run; of several states the worst, figure by figure."""
 
     law: str
     critic: str
@@ -89,6 +92,7 @@ class Result(NamedTuple):
     mean: float
     seconds: float
     env_steps: int
+    states: tuple[Errors, ...]
 
 
 def parsed(text: str) -> tuple[str, dict[str, float]]:
@@ -151,10 +155,10 @@ def predicted(report: Report, config: Config, obs: Tensor) -> Distribution:
     return distribution(report.agent, outputs.critics[:, 0].double(), report.carry.scale, config.critic)
 
 
-def judged(said: Distribution, known: Sequence[Truth]) -> tuple[float, float, float]:
-    """Error of CVaR, W1 and error of the mean, each in the state where it is largest: percent."""
+def errors_of(said: Distribution, known: Sequence[Truth]) -> list[Errors]:
+    """State by state."""
     cvar, mean, quantiles = said.cvar(ALPHA), said.mean, said.quantile(levels())
-    errors = [
+    return [
         (
             100 * float(cvar[i] - truth.cvar) / (truth.mean - truth.cvar),
             100 * float((quantiles[i] - truth.quantiles).abs().mean()) / truth.sd,
@@ -162,8 +166,12 @@ def judged(said: Distribution, known: Sequence[Truth]) -> tuple[float, float, fl
         )
         for i, truth in enumerate(known)
     ]
-    worst = tuple(max(figures, key=abs) for figures in zip(*errors, strict=True))
-    return worst[0], worst[1], worst[2]
+
+
+def judged(said: Distribution, known: Sequence[Truth]) -> Errors:
+    """Each error in the state where it is largest."""
+    cvar, w1, mean = (max(errors, key=abs) for errors in zip(*errors_of(said, known), strict=True))
+    return cvar, w1, mean
 
 
 def environment(law: str) -> ReturnLaw:
@@ -180,8 +188,9 @@ def run(law: str, critic: str, seed: int, steps: int = STEPS, atoms: int | None 
     hooks = Hooks(Schedules(learning_rate=falling))
     *_, last = train(config, env, hooks=hooks)
     known = truths(env)
-    errors = judged(predicted(last, config, torch.stack([truth.obs for truth in known])), known)
-    return Result(law, critic, seed, *errors, time.perf_counter() - began, last.env_steps)
+    said = predicted(last, config, torch.stack([truth.obs for truth in known]))
+    seconds = time.perf_counter() - began
+    return Result(law, critic, seed, *judged(said, known), seconds, last.env_steps, tuple(errors_of(said, known)))
 
 
 def summary(law: str, critic: str, results: Sequence[Result]) -> Mapping[str, Any]:
