@@ -55,7 +55,7 @@ class Entrant(NamedTuple):
 
 
 COPIES, ROWS, BATCH, STEPS = 512, 64, 1024, 200 * 512 * 64  # of the environment, in a rollout, in a mini-batch, in all
-RATE = 2e-3  # at first; see `falling`
+RATE = 4e-3  # at first; see `falling`
 EPS = 1e-8  # Adam's 1e-5 would hold on to what little mass a categorical critic has left far out
 PARTICLES = 4  # rows are many, and those of one row see the same rewards
 
@@ -130,7 +130,7 @@ def configured(critic: CriticConfig, gamma: float, steps: int, seed: int) -> Con
     return Config(
         seed=seed,
         total_timesteps=steps,
-        net=NetConfig(memory="none", encoder_sizes=(32,), actor_sizes=(8,), critic_sizes=(32,)),
+        net=NetConfig(memory="none", encoder_sizes=(16,), actor_sizes=(8,), critic_sizes=(16,)),
         critic=critic,
         ppo=PpoConfig(n_steps=ROWS, batch_size=BATCH, n_epochs=1, gamma=gamma),
         optim=OptimConfig(learning_rate=RATE, max_grad_norm=None, eps=EPS),
