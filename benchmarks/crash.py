@@ -32,12 +32,20 @@ import tyro  # noqa: F401
 
 from quantail import checkpoint, cli, presets
 from quantail.checkpoint import rotation
-from quantail.config import Config, CriticConfig, EnvConfig, InputConfig, NetConfig, PpoConfig, RunConfig
+from quantail.config import Config, CriticConfig, EnvConfig, InputConfig, KlConfig, NetConfig, OptimConfig, PpoConfig, RunConfig
+from quantail.config.optim import KlRateConfig, UpgdConfig, VarianceConfig
 from quantail.monitor.sinks import METRICS_FILE, read_rows
 from quantail.run import configfile, session
 
 LOOK = getattr(os, "WEXITED", 0) | getattr(os, "WNOHANG", 0) | getattr(os, "WNOWAIT", 0)
 CALLS = ("open", "write", "fsync", "close", "replace", "unlink")
+NOISY = OptimConfig(  # what has a state of its own: noise, utilities, the gradient's variance, a rate that answers the KL
+    name="adaptive_upgd",
+    learning_rate=1e-3,
+    kl_rate=KlRateConfig(factor=1.5),
+    upgd=UpgdConfig(sigma=0.01),
+    variance=VarianceConfig(estimator="elementwise", warmup=5),
+)
 RAW = {"input": InputConfig(normalize_observations=False), "critic": CriticConfig(normalize_returns=False)}
 
 
@@ -56,6 +64,7 @@ CASES: dict[str, Callable[[], Config]] = {
     "lstm": lambda: case(presets.cartpole_positions(), 4_000, **RAW),
     "normalised": lambda: case(presets.cartpole_positions(), 4_000),  # observations and returns
     "continuous": lambda: case(replace(presets.garleanu_pedersen(), net=NetConfig(memory="gru")), 16_000),
+    "upgd": lambda: case(presets.cartpole(), 4_000, optim=NOISY, kl=KlConfig(target=0.01)),
     "market": lambda: case(Config(env=EnvConfig("quantail/Market", 16, {"length": 40})), 8_000),  # paths made anew
 }
 

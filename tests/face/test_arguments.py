@@ -15,6 +15,7 @@ from quantail.config import Config, NetConfig
 from quantail.envs.oracles.cartpole import CartPole
 from quantail.errors import ConfigError
 from quantail.face.arguments import Arguments
+from quantail.optim import UPGD, UPGDW, AdaptiveUPGD
 
 IMAGE = spaces.Box(0, 255, (3, 12, 10), np.uint8)
 VECTOR = spaces.Box(-1.0, 1.0, (4,), np.float32)
@@ -199,10 +200,18 @@ def test_squashed_exploration_and_optimizers():
         (torch.optim.Adam, {"weight_decay": 0.1}, ("adam", 1e-8, 0.1)),  # told anything, a plain Adam has torch's own ε there
         (torch.optim.AdamW, None, ("adamw", 1e-8, 0.01)),
         (torch.optim.AdamW, {"eps": 1e-6}, ("adamw", 1e-6, 0.01)),
-        (torch.optim.SGD, {"weight_decay": 0.2}, ("sgd", 1e-8, 0.2)),
+        (torch.optim.SGD, {"weight_decay": 0.2}, ("sgd", 1e-5, 0.2)),  # which has no ε
+        (UPGD, None, ("upgd", 1e-5, 0.0)),
+        (UPGDW, {"weight_decay": 0.3}, ("upgdw", 1e-5, 0.3)),
+        (AdaptiveUPGD, {"eps": 1e-7}, ("adaptive_upgd", 1e-7, 1e-3)),
     ):
         optim = make(policy_kwargs={"optimizer_class": cls, "optimizer_kwargs": options}).config.optim
         assert (optim.name, optim.eps, optim.weight_decay) == expected
+        assert (optim.beta1, optim.beta2) == (0.9, 0.999)
+    betas = {"optimizer_kwargs": {"betas": (0.8, 0.95)}}
+    for cls in (torch.optim.Adam, torch.optim.AdamW, AdaptiveUPGD):
+        optim = make(policy_kwargs={"optimizer_class": cls, **betas}).config.optim
+        assert (optim.beta1, optim.beta2) == (0.8, 0.95)
 
 
 def test_classes_stand_for_their_names():
@@ -279,7 +288,12 @@ POLICY_KWARGS = [
     ("MlpLstmPolicy", {"net_arch": {"pi": [3], "qf": [4]}}, r"net_arch has \['qf'\]"),
     ("MlpLstmPolicy", {"activation_fn": nn.Softplus}, "activation_fn is .*Softplus.*it can be Tanh, ReLU"),
     ("MlpLstmPolicy", {"optimizer_class": torch.optim.Adagrad}, "optimizer_class is .*Adagrad.*it can be Adam"),
-    ("MlpLstmPolicy", {"optimizer_kwargs": {"betas": (0.5, 0.9)}}, r"optimizer_kwargs betas=\(0.5, 0.9\) cannot be honoured"),
+    ("MlpLstmPolicy", {"optimizer_kwargs": {"amsgrad": True}}, "optimizer_kwargs amsgrad=True cannot be honoured; of Adam"),
+    (
+        "MlpLstmPolicy",
+        {"optimizer_class": UPGD, "optimizer_kwargs": {"eps": 1e-3}},
+        "eps=0.001 cannot be honoured; of UPGD weight_decay can",
+    ),
     ("MlpLstmPolicy", {"features_extractor_class": Custom}, "a network of your own cannot be used"),
     ("CnnLstmPolicy", {"features_extractor_kwargs": {"depth": 2}}, r"features_extractor_kwargs \['depth'\] cannot be honoured"),
 ]

@@ -1,5 +1,6 @@
 """Policies by the names of stable-baselines3, and their `policy_kwargs`, as settings of the nets and of the optimizer."""
 
+import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
@@ -12,6 +13,7 @@ from quantail.config import NetConfig
 from quantail.errors import ConfigError
 from quantail.face.arguments import Settings
 from quantail.nets.encoder import ACTIVATIONS
+from quantail.optim import UPGD, UPGDW, AdaptiveUPGD
 from quantail.types import Box, Group, Space
 
 
@@ -37,7 +39,15 @@ CLASSES = {  # the classes of stable-baselines3 and sb3-contrib behind their nam
     "RecurrentMultiInputActorCriticPolicy": "MultiInputLstmPolicy",
 }
 EXTRACTORS = {"FlattenExtractor": "Mlp", "NatureCNN": "Cnn", "CombinedExtractor": "MultiInput"}
-OPTIMIZERS: Mapping[type, str] = {torch.optim.Adam: "adam", torch.optim.AdamW: "adamw", torch.optim.SGD: "sgd"}
+OPTIMIZERS: Mapping[type, str] = {
+    torch.optim.Adam: "adam",
+    torch.optim.AdamW: "adamw",
+    torch.optim.SGD: "sgd",
+    UPGD: "upgd",
+    UPGDW: "upgdw",
+    AdaptiveUPGD: "adaptive_upgd",
+}
+HONOURED = ("eps", "weight_decay", "betas")  # of `optimizer_kwargs`, as far as the class has them
 FEATURES = {"Cnn": ("features_dim", 512), "MultiInput": ("cnn_output_dim", 256)}  # behind the convolutions of an image
 FIXED = {  # what is so here and cannot be otherwise
     "full_std": (True, "held exploration has a deviation for each feature and action"),
@@ -174,13 +184,21 @@ def _optimizer(given: dict[str, Any]) -> Settings:
     cls, options = given.pop("optimizer_class", torch.optim.Adam), given.pop("optimizer_kwargs", None)
     if cls not in OPTIMIZERS:
         raise ConfigError(f"optimizer_class is {cls}; it can be {', '.join(one.__name__ for one in OPTIMIZERS)}")
-    plain = cls is torch.optim.Adam and options is None
-    found = {"eps": 1e-5 if plain else 1e-8, "weight_decay": 0.01 if cls is torch.optim.AdamW else 0.0}
+    known = {name: one.default for name, one in inspect.signature(cls).parameters.items() if name in HONOURED}
+    if cls is torch.optim.Adam and options is None:
+        known["eps"] = 1e-5  # as RecurrentPPO has it
     for name, value in (options or {}).items():
-        if name not in found or (name == "eps" and cls is torch.optim.SGD):
-            raise ConfigError(f"optimizer_kwargs {name}={value!r} cannot be honoured; eps (but of SGD) and weight_decay can")
-        found[name] = float(value)
-    return {"optim.name": OPTIMIZERS[cls], **{f"optim.{name}": value for name, value in found.items()}}
+        if name not in known:
+            raise ConfigError(f"optimizer_kwargs {name}={value!r} cannot be honoured; of {cls.__name__} {', '.join(known)} can")
+        known[name] = value
+    found: Settings = {"optim.name": OPTIMIZERS[cls]}
+    for name, value in known.items():
+        found |= (
+            {"optim.beta1": float(value[0]), "optim.beta2": float(value[1])}
+            if name == "betas"
+            else {f"optim.{name}": float(value)}
+        )
+    return found
 
 
 def _features(kind: Kind, space: Space, given: dict[str, Any]) -> Settings:
