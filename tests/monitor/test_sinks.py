@@ -8,6 +8,7 @@ import os
 import resource
 import subprocess
 import sys
+import threading
 import types
 from pathlib import Path
 
@@ -211,11 +212,14 @@ def test_a_disk_too_full_for_events_is_one_sentence(tmp_path, monkeypatch):
     def full(*args):
         raise OSError(errno.ENOSPC, "No space left on device")
 
+    others = set(threading.enumerate())
     sink = TensorBoardSink(tmp_path)
     monkeypatch.setattr(RecordWriter, "write", full)
     sink(report(0, train__loss=0.5))
     with pytest.raises(TrainingError, match=r"cannot be written \(No space left on device\); make room"):
         sink.sync()
+    for thread in set(threading.enumerate()) - others:
+        thread.join()  # its last words belong to this test, not to whichever runs when it dies
 
 
 # --- trackers, played by stand-ins -----------------------------------------------------------------------------------
@@ -343,6 +347,7 @@ def test_a_tracker_that_is_not_installed_names_its_extra(sink, package, tmp_path
 
 REAL = """
 import sys
+import threading
 from monitor.reports import report
 from quantail.monitor import sinks
 for i in range(2):
