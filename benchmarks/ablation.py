@@ -40,9 +40,9 @@ MODES = ("mean_only", "mean_and_variance", "per_quantile")
 
 # A return law with states, and no more rows than a run would give it: each seen four times, as in most runs.
 LAW = "ar1"
-LAW_CONFIG = learning.tuned(300_000, PpoConfig(n_steps=64, batch_size=1024, n_epochs=4), memory="none")
+LAW_CONFIG = learning.tuned(200_000, PpoConfig(n_steps=64, batch_size=1024, n_epochs=4), memory="none")
 LAW_COPIES = 64
-MARKET, MARKET_ROWS = "garleanu-pedersen", 300_000
+MARKET, MARKET_ROWS = "garleanu-pedersen", 200_000
 
 
 class Result(NamedTuple):

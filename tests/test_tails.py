@@ -80,3 +80,13 @@ def test_what_a_cell_changes_is_told_seed_by_seed():
     assert rows["clipping", "neither"][0] == pytest.approx(1 / 3)
     assert rows["clipping", "neither"][1] > 1
     assert rows["both", "neither"] == pytest.approx((1.0, 0.0))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("critic", ["quantile", "categorical"])
+def test_a_critic_learns_the_tail_it_was_promised_to(critic):
+    """The uniform law, one seed that the benchmark does not use, an eighth of its rows, by its own bounds."""
+    one = tails.run("uniform", critic, seed=31, steps=800_000)
+    entrant = tails.CRITICS[critic]
+    assert abs(one.cvar) <= entrant.cvar, one
+    assert one.w1 <= entrant.w1, one
