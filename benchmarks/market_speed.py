@@ -18,9 +18,11 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import gymnasium
 import torch
 from torch import Tensor
 
+from quantail.market import ids
 from quantail.market.candles import simulate
 from quantail.market.env import MarketEnv
 from quantail.market.portfolio import Portfolio
@@ -33,6 +35,7 @@ FEATURES = 16
 HISTORY = 20_000
 LENGTH = 252
 CLOSED = 21  # every so many bars the calendar forbids to trade
+MADE = ("gbm", "hidden_drift", "bull_bear", "anchored", "signal", "sp500", "sp500_heston", "sp500_jumps")
 PEERS = Path(__file__).parent / "market_peers.py"
 
 
@@ -146,6 +149,34 @@ def on_gpu(num_envs: int, rows: int, rounds: int, compiled: bool) -> dict[str, f
     }
 
 
+def one_at_a_time(rounds: int, steps: int = 2000) -> float:
+    """Steps a second of one portfolio made by Gymnasium, its wrappers included."""
+    ids.register()
+    env = gymnasium.make("quantail/Market-v0")
+    env.reset(seed=0)
+    env.action_space.seed(0)
+    actions = [env.action_space.sample() for _ in range(steps)]
+    best = float("inf")
+    for _ in range(rounds):
+        began = time.process_time()
+        for action in actions:
+            *_, terminated, truncated, _ = env.step(action)
+            if terminated or truncated:
+                env.reset()
+        best = min(best, time.process_time() - began)
+    return steps / best
+
+
+def made(name: str, rounds: int, bars: int = 512, paths: int = 1024) -> float:
+    """Bars a second that a synthetic market makes, candles and all."""
+    source, best = torch.Generator().manual_seed(0), float("inf")
+    for _ in range(rounds):
+        began = time.process_time()
+        simulate(MARKETS[name](), bars, paths, source)
+        best = min(best, time.process_time() - began)
+    return bars * paths / best
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print one line for each number of environments, then the peers."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -168,6 +199,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             else on_processor(num_envs, asked.rows, asked.rounds)
         )
         print(f"{key:48}" + "  ".join(f"{value:12.3f} {what}" for what, value in found[key].items()), flush=True)
+    if asked.device == "cpu":
+        rates = {"one portfolio through Gymnasium, steps": one_at_a_time(min(asked.rounds, 8))}
+        rates |= {f"bars of {name}": made(name, min(asked.rounds, 8)) for name in MADE}
+        for what, rate in rates.items():
+            found[what] = {"million rows a second": rate / 1e6}
+            print(f"{what:48}{rate / 1e6:12.3f} million a second", flush=True)
     if asked.peers:
         answer = subprocess.run([asked.peers, str(PEERS)], capture_output=True, text=True, check=False)
         for line in answer.stdout.splitlines():
