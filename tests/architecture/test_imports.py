@@ -13,7 +13,7 @@ from architecture import rules
 FLOORS = (
     ("__main__", "cli"),
     ("algorithm", "face", "population", "export"),
-    ("run",),
+    ("run", "audit"),
     ("backtest", "monitor", "checkpoint", "adversary", "loop"),
     ("engine",),
     ("control", "statistics", "behaviour", "calibration", "normaliser", "evaluation", "registry"),
@@ -32,6 +32,7 @@ EDGES = (
     *(name for name in rules.modules("quantail.cli")),
     *(name for name in rules.modules("quantail.run")),
     *(name for name in rules.modules("quantail.market.bars")),
+    *(name for name in rules.modules("quantail.audit")),
     *(
         "quantail.market.fetch.vendors",
         "quantail.market.ids",

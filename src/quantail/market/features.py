@@ -72,17 +72,34 @@ def compute(bars: Bars, names: Iterable[str] = NAMES, extra: Mapping[str, Functi
     bars -> values [T, A, F], the defaults in the order of `names`, then `extra`. A function of the user's takes Bars and gives
     [T] or [T, A]; NaN stands for "not known yet" at the beginning, and is allowed in rows without a bar.
     """
+    functions = functions_of(names, extra)
+    bars = bars.to("cpu")
+    raw = {name: evaluated(name, function, bars) for name, function in functions.items()}
+    check_causal(functions, raw, bars)
+    return settled(raw, bars)
+
+
+def functions_of(names: Iterable[str] = NAMES, extra: Mapping[str, Function] | None = None) -> dict[str, Function]:
+    """The named default features and the user's own, in this order."""
     functions = {**chosen(names), **(extra or {})}
     if not functions:
         raise InputError("no feature is asked for; name at least one of the defaults, or hand over a function")
     if double := [name for name in extra or {} if name in NAMES]:
         raise InputError(f"a function is called {double[0]!r}, as a default feature is; give it another name")
+    return functions
+
+
+def unproved(functions: Mapping[str, Function], bars: Bars) -> Features:
+    """The features without the proof that they are causal: for an audit, which looks for what that proof would refuse."""
     bars = bars.to("cpu")
-    raw = {name: evaluated(name, function, bars) for name, function in functions.items()}
-    check_causal(functions, raw, bars)
-    settled = [settled_values(name, values, bars) for name, values in raw.items()]
-    values = torch.from_numpy(np.stack([part for part, _ in settled], axis=-1, dtype=np.float32, casting="same_kind"))
-    return Features(values, tuple(functions), max(rows for _, rows in settled))
+    return settled({name: evaluated(name, function, bars) for name, function in functions.items()}, bars)
+
+
+def settled(raw: Mapping[str, Array], bars: Bars) -> Features:
+    """All features side by side: name -> [T, A] -> values [T, A, F]."""
+    parts = [settled_values(name, values, bars) for name, values in raw.items()]
+    values = torch.from_numpy(np.stack([part for part, _ in parts], axis=-1, dtype=np.float32, casting="same_kind"))
+    return Features(values, tuple(raw), max(rows for _, rows in parts))
 
 
 def chosen(names: Iterable[str]) -> dict[str, Function]:
