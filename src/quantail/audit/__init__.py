@@ -5,6 +5,7 @@ Nothing here judges a strategy. A market that fails one of them can make any str
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 
 from quantail.audit import accounts, contract, leaks, learning
 from quantail.audit.subject import Subject
@@ -34,6 +35,7 @@ def audit(subject: Subject, told: Callable[[Check], None] = lambda check: None) 
                 check = question(subject)
         except QuantailError as error:
             check = Check(name, False, str(error), "an answer")
+        check = replace(check, needed="" if check.ok else check.needed)
         told(check)
         checks.append(check)
     return checks
