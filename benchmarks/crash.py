@@ -37,7 +37,6 @@ from quantail.config.optim import KlRateConfig, UpgdConfig, VarianceConfig
 from quantail.monitor.sinks import METRICS_FILE, read_rows
 from quantail.run import configfile, session
 
-LOOK = getattr(os, "WEXITED", 0) | getattr(os, "WNOHANG", 0) | getattr(os, "WNOWAIT", 0)
 CALLS = ("open", "write", "fsync", "close", "replace", "unlink")
 NOISY = OptimConfig(  # what has a state of its own: noise, utilities, the gradient's variance, a rate that answers the KL
     name="adaptive_upgd",
@@ -240,20 +239,26 @@ def killed_in_a_save(work: Callable[[], int], draw: random.Random, calls: int) -
 
 def killed_by_the_clock(work: Callable[[], int], new: Path | None, draw: random.Random, lasts: float) -> str:
     """Kill it at some moment; when that was. Mostly the clock of a new run starts with its first checkpoint, so that few
-    moments fall before anything was done. One that was faster lives anew.
+    moments fall before anything was done. A new run that was faster lives anew; a resumed one is over.
     """
-    for _ in range(20):
+    while True:
         pid, waits = forked(work), new is not None and draw.random() < 0.8
-        while waits and not rotation.listed(new / "checkpoints") and os.waitid(os.P_PID, pid, LOOK) is None:
+        while waits and not rotation.listed(new / "checkpoints") and not is_over(pid):
             time.sleep(0.002)
-        pause = draw.random() * lasts
-        time.sleep(pause)
+        pause, began = draw.random() * lasts, time.perf_counter()
+        while time.perf_counter() - began < pause and not is_over(pid):
+            time.sleep(0.002)
         os.kill(pid, signal.SIGKILL)  # it is a zombie at worst: nobody has waited for it
         if ended(pid) == -signal.SIGKILL:
             return f"{pause:.2f} s after its {'first checkpoint' if waits else 'start'}"
-        if new is not None:
-            clear(new)
-    return "never: it was over each time"
+        if new is None:
+            return "too late: it was over"
+        clear(new)
+
+
+def is_over(pid: int) -> bool:
+    """Whether a process of ours has ended; it can still be waited for."""
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 def clear(folder: Path) -> None:
