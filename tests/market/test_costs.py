@@ -70,3 +70,15 @@ def test_a_tape_has_no_price_where_no_bar_is():
     assert not laid.can[0]
     assert not laid.can[-1]
     assert laid.seen.shape == (41, 2 + 2)
+
+
+@pytest.mark.filterwarnings("ignore:fill='same_close'")
+def test_a_fill_needs_the_bar_that_it_happens_in():
+    """At the next open or close the next bar has to be there; at the same close, the bar itself."""
+    bars = bars_of(0, bars=40, gaps=0.3)
+    there = bars.valid[:, 0]
+    for fill, needed in (("next_open", there[1:]), ("next_close", there[1:]), ("same_close", there[:-1])):
+        laid = tape(bars, features_of(bars), Needs(Rules(fill, lot_size=1.0), Costs(), 0, False))
+        assert laid.can[1:-1].tolist() == needed.tolist()
+        price = {"next_open": bars.open[1:], "next_close": bars.close[1:], "same_close": bars.close[:-1]}[fill][:, 0]
+        torch.testing.assert_close(laid.price[1:-1][needed], price[needed], rtol=0, atol=0)

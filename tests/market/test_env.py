@@ -7,8 +7,10 @@ import torch
 
 from market.ledger import ledger
 from market.scenes import actions_of, bars_of, env_of, features_of, noise_of, play
+from quantail.config import Config, PpoConfig
 from quantail.envs.contract import check_step
 from quantail.errors import ConfigError, InputError
+from quantail.loop import train
 from quantail.market.costs import Costs
 from quantail.market.env import MarketEnv
 from quantail.market.presets import MARKETS
@@ -127,6 +129,17 @@ def test_an_episode_is_the_book_kept_by_hand():
     assert [float(s.reward) for _, s in rows] == pytest.approx(np.diff(np.log([1e5, *curve])), rel=1e-9, abs=1e-13)
     assert rows[-1][1].truncated.all()
     assert not any(s.truncated.any() for _, s in rows[:-1])
+
+
+def test_buying_and_holding_is_the_price_ratio_less_one_entry():
+    """E_T/E_0 = P_T/P_entry − k, k what one purchase of everything costs; the naive size pays it on credit."""
+    bars = bars_of(8, bars=30)
+    env = MarketEnv(1, bars, features_of(bars), episode=Episode(length=0), dtype=torch.float64)
+    _, rows = play(env, torch.tensor([[2], *[[3]] * 25]), noise_of(env, 27))
+    entry, f, s = float(bars.open[4, 0]), 5e-4, 1e-4
+    for t, (_, step) in enumerate(rows):
+        ratio = float(bars.close[4 + t, 0]) / entry
+        assert float(step.info["equity"]) / 1e5 == pytest.approx(ratio - (s + f * (1 + s)), rel=1e-12)
 
 
 def test_the_row_after_an_end_shows_the_final_state_and_does_nothing():
@@ -370,6 +383,15 @@ def test_seeds_are_markets_of_their_own_and_generations_depend_on_nothing_else()
         walked.renew(idle, i)
     skipped.renew(idle, 6)
     assert torch.equal(skipped.ground.tape.seen, walked.ground.tape.seen)
+
+
+def test_training_renews_the_market():
+    """Each iteration is told to the environment; the paths are of the newest generation, but where an episode went on."""
+    config = Config(total_timesteps=130, ppo=PpoConfig(n_steps=8, batch_size=32, n_epochs=1))
+    env = MarketEnv(4, small(), episode=Episode(length=5))
+    born = [set(env.ground.born.tolist()) for _ in train(config, env)]
+    assert born[0] == {0}
+    assert max(born[-1]) >= 2
 
 
 def test_on_the_null_market_nobody_earns_more_than_minus_costs():

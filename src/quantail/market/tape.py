@@ -83,7 +83,7 @@ def laid(bars: Bars, needs: Needs, tradable: Tensor | None) -> dict[str, Tensor]
     move = torch.where(alive, bars.close[1:] / bars.open[1:], 1.0)
     calendar = torch.ones_like(bars.valid) if tradable is None else tradable.to(bars.valid).expand_as(bars.valid)
     at_fill = bars.valid & calendar
-    can = alive & at_fill[: len(bars) - 1] if rules.fill == "same_close" else alive & at_fill[1:]
+    can = at_fill[: len(bars) - 1] if rules.fill == "same_close" else alive & at_fill[1:]
     found = {"gap": _ended(gap, 1.0), "move": _ended(move, 1.0), "can": _ended(can, False)}
     if tradable is not None:
         found["known"] = calendar if rules.fill == "same_close" else _ended(calendar[1:], False)
@@ -96,7 +96,7 @@ def laid(bars: Bars, needs: Needs, tradable: Tensor | None) -> dict[str, Tensor]
         found["funding"] = _ended(funding(bars, costs)[1:], 0.0)
     if rules.lot_size:
         fill = {"next_open": bars.open[1:], "next_close": bars.close[1:], "same_close": bars.close[:-1]}[rules.fill]
-        found["price"] = _ended(torch.where(alive, fill, 1.0), 1.0)
+        found["price"] = _ended(torch.where(fill > 0, fill, 1.0), 1.0)
     if costs.impact_y:
         found["impact"] = impact(bars, costs)
     if needs.variance:
