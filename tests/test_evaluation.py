@@ -9,8 +9,8 @@ import torch
 from quantail.config import InputConfig
 from quantail.envs.oracles import CartPole
 from quantail.evaluation import Played, act, play
+from quantail.intake import standardize_observation
 from quantail.loop import make_agent
-from quantail.rollout import standardize_observation
 from quantail.types import Moments
 from rivers import B, Ragged, disturb, flow, gradients, settings
 

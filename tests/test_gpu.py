@@ -8,8 +8,8 @@ import torch
 from quantail.config import Config, CriticConfig, EntropyConfig, NetConfig, OptimConfig, PpoConfig
 from quantail.envs.oracles import HiddenRegime, TMaze
 from quantail.estimate import estimate
-from quantail.loop import begin, make_agent, make_optimizer, rollout_noise, train
-from quantail.rollout import collect
+from quantail.loop import make_agent, make_optimizer, rollout_noise, train
+from quantail.rollout import collect, start_carry
 from quantail.streams import Stream, generator
 from quantail.trees import tree_map
 from quantail.update import sequences, update
@@ -38,7 +38,7 @@ def settings(kind: str, memory: str) -> Config:
 
 def iteration(config, env, agent, noise):
     """One iteration up to the new weights: the rollout, the batch, the statistics of each step."""
-    carry = begin(config, env, agent).carry
+    carry = start_carry(env, agent, noise.environment[0], config)  # a device's own random numbers would start other episodes
     rollout, carry = collect(env, agent, carry, noise, config)
     source = generator(0, Stream.TARGETS, 0, env.device)
     batch, _ = estimate(rollout, agent, carry.scale, source, config)

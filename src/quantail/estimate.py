@@ -11,6 +11,7 @@ from quantail.functional.laws import Distribution
 from quantail.functional.quantile import pool_quantiles
 from quantail.functional.returns import distributional_targets, gae, normalize_advantages
 from quantail.nets.agent import Agent, Memory
+from quantail.risk import RiskState, charges, minding
 from quantail.rollout import Rollout
 from quantail.streams import uniform
 from quantail.trees import tree_map
@@ -33,6 +34,7 @@ class Batch(NamedTuple):
     policy_weight: Tensor  # [L, S]
     value_weight: Tensor  # [L, S]
     critics: Tensor | None = None  # [L, S, C, N] what they said in the rollout, where that holds them back
+    cost_target: Tensor | None = None  # [L, S] in the cost critic's scale
     memory: Memory = ()  # before the first row, in what a loss term is given; elsewhere not here
 
 
@@ -49,10 +51,17 @@ class Estimates(NamedTuple):
     advantages: Tensor  # [T, B] before normalisation
     returns: Tensor  # [T, B]
     particles: Tensor  # [T, B, M]
+    cost_advantages: Tensor | None = None  # [T, B] of the charges for risk
+    cost_returns: Tensor | None = None  # [T, B]
 
 
-def estimate(rollout: Rollout, agent: Agent, scale: Scale, source: torch.Generator, config: Config) -> tuple[Batch, Estimates]:
-    """Advantages and value targets of a rollout, all in the scale it was collected in. `source` draws the levels."""
+def estimate(
+    rollout: Rollout, agent: Agent, scale: Scale, source: torch.Generator, config: Config, risk: RiskState | None = None
+) -> tuple[Batch, Estimates]:
+    """Advantages and value targets of a rollout, all in the scale it was collected in. `source` draws the levels.
+
+    `risk` is what is known of the outcomes, the rollout's own included, where their tail is minded.
+    """
     ppo, critic = config.ppo, config.critic
     law = pooled_law(agent, rollout.critics, scale, critic)
     final_law = None if rollout.final_critics is None else pooled_law(agent, rollout.final_critics, scale, critic)
@@ -68,8 +77,13 @@ def estimate(rollout: Rollout, agent: Agent, scale: Scale, source: torch.Generat
     else:
         particles = returns[..., None]
     realised, borrowed = realise(rollout, law, final_law, source, ppo.gamma)
-    magnitude = torch.maximum(values[:-1].abs(), returns.abs())
-    learned = normalize_advantages(advantages, ppo.normalize_advantage, weights=rollout.policy_weight, magnitude=magnitude)
+    magnitude, wanted = torch.maximum(values[:-1].abs(), returns.abs()), advantages
+    cost_advantages, cost_returns = None, None
+    if risk is not None and rollout.costs is not None:
+        cost_advantages, cost_returns = cost_estimates(rollout, risk, config)
+        wanted = minding(advantages, cost_advantages, risk, config)
+        magnitude = minding(magnitude, -torch.maximum((cost_returns - cost_advantages).abs(), cost_returns.abs()), risk, config)
+    learned = normalize_advantages(wanted, ppo.normalize_advantage, weights=rollout.policy_weight, magnitude=magnitude)
     batch = Batch(
         obs=tree_map(lambda x: x[:-1], rollout.obs),
         start=rollout.start[:-1],
@@ -82,8 +96,38 @@ def estimate(rollout: Rollout, agent: Agent, scale: Scale, source: torch.Generat
         policy_weight=rollout.policy_weight,
         value_weight=rollout.value_weight,
         critics=None if critic.clip == "off" else rollout.critics[:, :-1].movedim(0, -2),
+        cost_target=None if cost_returns is None or risk is None else into(cost_returns, risk.scale),
     )
-    return batch, Estimates(law, realised, borrowed, values, advantages, returns, particles)
+    found = Estimates(law, realised, borrowed, values, advantages, returns, particles, cost_advantages, cost_returns)
+    return batch, found
+
+
+def cost_estimates(rollout: Rollout, risk: RiskState, config: Config) -> tuple[Tensor, Tensor]:
+    """Advantages and returns of the charges for risk, raw: [T, B] each, by the cost critic's own estimation.
+
+    An episode's one charge falls due at its end, whatever ended it: nothing is discounted, and nothing lies beyond. Those of
+    steps and windows go on beyond a time limit, as rewards do.
+    """
+    if rollout.costs is None:
+        raise ValueError("the agent has no cost critic; make it with cost=True")
+    charge = charges(risk, rollout.outcome, config.risk).to(rollout.reward.dtype)
+    values, lam = out_of(rollout.costs, risk.scale), config.ppo.gae_lambda
+    if not config.risk.ratio:
+        ends = rollout.terminated | rollout.truncated
+        return gae(charge, values, ends, torch.zeros_like(ends), 1.0, lam, valid=rollout.valid)
+    final = None if rollout.final_costs is None else out_of(rollout.final_costs, risk.scale)
+    follow = (rollout.terminated, rollout.truncated, config.ppo.gamma, lam)
+    return gae(charge, values, *follow, valid=rollout.valid, final_values=final)
+
+
+def into(raw: Tensor, scale: Scale) -> Tensor:
+    """Raw numbers in the units of a critic."""
+    return ((raw - scale.mean) / scale.std).to(raw.dtype)
+
+
+def out_of(said: Tensor, scale: Scale) -> Tensor:
+    """What a critic says, in raw units."""
+    return (said * scale.std + scale.mean).to(said.dtype)
 
 
 def realise(rollout: Rollout, law: Law, final_law: Law | None, source: torch.Generator, gamma: float) -> tuple[Tensor, Tensor]:
@@ -111,7 +155,7 @@ def distribution(agent: Agent, critics: Tensor, scale: Scale, config: CriticConf
 def pooled_law(agent: Agent, critics: Tensor, scale: Scale, config: CriticConfig) -> Law:
     """The law, in raw units, that all critics [C, ..., N] together stand for."""
     law = agent.values.law(critics)
-    locations = (law.locations * scale.std + scale.mean).to(critics.dtype)
+    locations = out_of(law.locations, scale).to(critics.dtype)
     if config.kind == "categorical":
         return Law(locations, pool_categorical(law.masses, locations, config.twin_reduce))
     return Law(pool_quantiles(locations, config.twin_reduce, law.masses), law.masses)
@@ -130,7 +174,7 @@ def outside_share(particles: Tensor, scale: Scale, weight: Tensor, width: float 
 
 def _target(agent: Agent, particles: Tensor, scale: Scale, config: CriticConfig) -> Tensor:
     """Particles in the critics' scale; for a categorical critic as probabilities, projected this once."""
-    scaled = ((particles - scale.mean) / scale.std).to(particles.dtype)
+    scaled = into(particles, scale)
     if config.ret_clip is not None:
         bound = max(config.ret_clip, LEAST_CLIP)
         scaled = scaled.clamp(-bound, bound)

@@ -8,8 +8,8 @@ from torch import Tensor
 from quantail.config import Config
 from quantail.envs.base import TensorEnv
 from quantail.envs.contract import started, stepped
+from quantail.intake import ObservationMoments, standardize_observation
 from quantail.nets.agent import Agent, Memory
-from quantail.rollout import ObservationMoments, standardize_observation
 from quantail.streams import Stream, generator, normal, uniform
 from quantail.trees import tree_map
 from quantail.types import Observation

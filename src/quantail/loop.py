@@ -14,10 +14,11 @@ from quantail.estimate import estimate
 from quantail.functional.checks import check_finite
 from quantail.losses import LossTerm
 from quantail.nets.agent import Agent
-from quantail.normaliser import adopt, first_scale, renewed, scale_figures, start_normaliser
+from quantail.normaliser import adopt, first_scale, renewed, scale_figures
 from quantail.optim.joint import figures
 from quantail.optim.joint import make as make_optim
 from quantail.registry import make
+from quantail.risk import assessed, risk_figures
 from quantail.rollout import Carry, Noise, Rollout, collect, start_carry
 from quantail.statistics import ended_episodes, explained_void, findings, metrics_of, successes
 from quantail.streams import Stream, generator, normal, uniform
@@ -93,17 +94,18 @@ def train(
         watch.lap("other")
         rollout, carry = collect(env, agent, carry, drawn, config)
         hooks.collected(rollout, carry)
-        carry = first_scale(carry, rollout, config) if i == 0 else carry
+        carry = informed(carry, rollout, config, env_steps)
         watch.lap("collect")
-        batch, estimates = estimate(rollout, agent, carry.scale, generator(config.seed, Stream.TARGETS, i, env.device), config)
+        levels = generator(config.seed, Stream.TARGETS, i, env.device)
+        batch, estimates = estimate(rollout, agent, carry.scale, levels, config, carry.risk)
         groups = sequences(batch, rollout.memory, drawn, config.ppo)
         watch.lap("estimate")
         order = generator(config.seed, Stream.ORDER, i, env.device)
         counts = {"epochs": epochs(control, config), "void_steps": control.void_steps}
         learned = explained_void(update(agent, optimizer, groups, order, turned, config, loss_terms, **counts), batch)
         watch.lap("update")
-        later = renewed(carry, rollout, estimates.particles, config, control.lost)
-        others = scale_figures(carry, later, config) | figures(optimizer)
+        later = renewed(carry, rollout, estimates.particles, config, control.lost, estimates.cost_returns)
+        others = scale_figures(carry, later, config) | figures(optimizer) | risk_figures(carry.risk, config.risk)
         metrics = metrics_of(agent, carry, rollout, batch, estimates, learned, turned, others)
         env_steps += int(metrics["rollout/valid_rows"])
         blind = 0 if metrics["rollout/learned_rows"] > BLIND * metrics["rollout/valid_rows"] else control.blind + 1
@@ -112,6 +114,13 @@ def train(
         control = steer(control._replace(void_steps=learned.void_steps, blind=blind), i, metrics, bool(learned.stopped), config)
         metrics |= tally_metrics(control) | watch.metrics(i, env_steps)
         yield Report(i, env_steps, metrics, agent, carry, control, optimizer, findings(metrics, rollout, learned))
+
+
+def informed(carry: Carry, rollout: Rollout, config: Config, env_steps: int) -> Carry:
+    """The carry that knows the rollout's outcomes; and, where it is the very first, the scales that it is read in."""
+    done = min(env_steps / config.total_timesteps, 1.0)
+    carry = carry._replace(risk=assessed(carry.risk, rollout.outcome, config.risk, done))
+    return first_scale(carry, rollout, config) if carry.iteration == 1 else carry
 
 
 def stop_if_stuck(learned: Learned, blind: int, patience: int) -> None:
@@ -158,7 +167,7 @@ def begin(config: Config, env: TensorEnv, agent: Agent | None = None, iteration:
     agent = agent or make_agent(config, env)
     check_finite(**dict(agent.named_parameters()))
     source = generator(config.seed, Stream.RESET, iteration, env.device)
-    carry = start_normaliser(start_carry(env, agent, normal((env.num_envs, env.noise_dim), source)), config)
+    carry = start_carry(env, agent, normal((env.num_envs, env.noise_dim), source), config)
     return Progress(agent, make_optimizer(agent, config.optim, config.seed), carry, start_control(config), 0)
 
 
@@ -166,13 +175,13 @@ def make_agent(config: Config, env: Spaces | TensorEnv) -> Agent:
     """An agent for the environment's spaces; its weights depend on the seed alone, and no global stream moves."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(generator(config.seed, Stream.INIT, 0).initial_seed())
-        return Agent(env.observation_space, env.action_space, config.net, config.critic).to(env.device)
+        return Agent(env.observation_space, env.action_space, config.net, config.critic, cost=config.risk.used).to(env.device)
 
 
 def make_optimizer(agent: Agent, config: OptimConfig, seed: int = 0) -> torch.optim.Optimizer:
     """The optimizer by name; its learning rate is set anew in every iteration, the seed is of its noise."""
     owners = agent.parameter_groups().items()
-    critic = [p for name, members in owners if name.startswith("critic") for p in members]
+    critic = [p for name, members in owners if name.startswith(("critic", "cost")) for p in members]
     return make_optim(list(agent.parameters()), critic, config, seed)
 
 

@@ -4,19 +4,19 @@ import torch
 from torch import Tensor
 
 from quantail.config import Config, CriticConfig
-from quantail.estimate import outside_share
+from quantail.estimate import cost_estimates, outside_share
 from quantail.functional.moments import (
     average_moments,
     batch_moments,
     finite_moments,
     limit_scale,
     merge_moments,
-    no_moments,
     pool_moments,
     scale_of,
 )
 from quantail.functional.returns import gae
 from quantail.nets.agent import Agent
+from quantail.risk import RiskState
 from quantail.rollout import Carry, Rollout
 from quantail.types import Moments, Scale
 
@@ -25,30 +25,33 @@ ROUNDING = 1e-5  # of the mean: float32 numbers that differ by less are equal, a
 OUTGROWN = 0.005  # of the targets outside a categorical critic's atoms, and these move
 
 
-def start_normaliser(carry: Carry, config: Config) -> Carry:
-    """The carry of a new run, with room for as many moments as are averaged."""
-    history = no_moments((config.critic.return_window,), device=carry.scale.mean.device)
-    return carry._replace(return_history=history)
-
-
 def first_scale(carry: Carry, rollout: Rollout, config: Config) -> Carry:
     """The scale of the very first iteration: that of the rollout's discounted rewards, nothing being known of values yet.
 
     What the critics said in this rollout is read in it from now on: their values are those of a critic in the right units.
     """
+    nothing = torch.zeros_like(rollout.start, dtype=rollout.reward.dtype)
+    if rollout.costs is not None:
+        untold = rollout._replace(costs=nothing, final_costs=None if rollout.final_costs is None else nothing[:-1])
+        carry = carry._replace(
+            risk=with_charges_seen(carry.risk, rollout, cost_estimates(untold, carry.risk, config)[1], config)
+        )
     if not config.critic.normalize_returns:
         return carry
-    nothing = torch.zeros_like(rollout.start, dtype=rollout.reward.dtype)
     _, sums = gae(rollout.reward, nothing, rollout.terminated, rollout.truncated, config.ppo.gamma, 1.0, valid=rollout.valid)
     carry = with_seen(carry, batch_moments(sums, (0, 1), rollout.value_weight), config.critic)
     return carry._replace(scale=scale_of_returns(carry.return_moments))
 
 
-def renewed(carry: Carry, rollout: Rollout, particles: Tensor, config: Config, lost: int = 0) -> Carry:
-    """The carry with what was seen in its statistics, and the scale they give: not yet in force, for `adopt` to bring it in.
+def renewed(
+    carry: Carry, rollout: Rollout, particles: Tensor, config: Config, lost: int = 0, cost_returns: Tensor | None = None
+) -> Carry:
+    """The carry with what was seen in its statistics, and the scales they give: not yet in force, for `adopt` to bring them in.
 
     `lost` counts iterations in a row in which the critic explained less than nothing.
     """
+    if cost_returns is not None:
+        carry = carry._replace(risk=with_charges_seen(carry.risk, rollout, cost_returns, config))
     observed = {
         name: merge_moments(known, finite_moments(rollout.raw_moments[name])) for name, known in carry.obs_moments.items()
     }
@@ -62,7 +65,20 @@ def renewed(carry: Carry, rollout: Rollout, particles: Tensor, config: Config, l
 def adopt(before: Carry, after: Carry, agent: Agent) -> Carry:
     """The carry after a renewal, the heads changed so as to say the same in its units (PopArt)."""
     agent.values.rescale_(before.scale, after.scale)
+    if agent.costs is not None:
+        agent.costs.rescale_(before.risk.scale, after.risk.scale)
     return after
+
+
+def with_charges_seen(state: RiskState, rollout: Rollout, returns: Tensor, config: Config) -> RiskState:
+    """The state with one more iteration's charges in the scale of their critic; before the first outcome there are none."""
+    weight = rollout.value_weight * ~state.nu.isnan()
+    seen = finite_moments(batch_moments(returns, (0, 1), weight))
+    moments = average_moments(state.moments, seen, config.critic.return_rate)
+    new = scale_of_returns(moments)
+    known = moments.weight > 0
+    scale = Scale(*(torch.where(known, x, old) for x, old in zip(new, state.scale, strict=True)))
+    return state._replace(moments=moments, scale=scale)
 
 
 def with_seen(carry: Carry, seen: Moments, config: CriticConfig) -> Carry:

@@ -10,16 +10,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from quantail.config import Config, InputConfig, PpoConfig
+from quantail.config import Config, PpoConfig
 from quantail.envs.base import TensorEnv
 from quantail.envs.contract import started, stepped
-from quantail.functional.moments import batch_moments, no_moments, standardize
-from quantail.nets.agent import Agent, Memory
+from quantail.functional.moments import batch_moments, no_moments
+from quantail.intake import ObservationMoments, bad_final, finite, real_parts, standardize_observation, zero_bad
+from quantail.nets.agent import Agent, Memory, Outputs
 from quantail.nets.memory import memory_sums
+from quantail.risk import RiskState, Running, advance, start_risk, start_running
 from quantail.trees import tree_map
 from quantail.types import Moments, Observation, Scale, Step
-
-ObservationMoments = Mapping[str, Moments]  # by part; the one part of a plain observation is ""
 
 
 class Carry(NamedTuple):
@@ -34,10 +34,12 @@ class Carry(NamedTuple):
     memory: Memory
     episode_return: Tensor  # [B] of the running episode
     episode_length: Tensor  # [B]
+    running: Running  # sums of raw gains that become outcomes
     obs_moments: ObservationMoments
     return_moments: Moments  # of the value targets, raw
     return_history: Moments  # [W] of the last iterations, newest last, where these are what is averaged
     scale: Scale  # in which the critics speak
+    risk: RiskState
     iteration: int
 
 
@@ -47,18 +49,21 @@ class Rollout(NamedTuple):
     obs: Observation  # [T+1, B, ...] standardised once, so that replay sees what the actor saw
     start: Tensor  # [T+1, B] bool
     critics: Tensor  # [C, T+1, B, N] raw outputs, in the carry's scale
+    costs: Tensor | None  # [T+1, B] what the cost critic says, in its own scale
     action: Tensor  # [T, B, ...] raw, before any squash
     log_prob: Tensor  # [T, B]
     policy: Any  # parameters of the action law, [T, B, ...] each
     action_mask: Tensor | None  # [T, B, ΣK] bool
     reward: Tensor  # [T, B] scaled
     pnl: Tensor  # [T, B] raw
+    outcome: Tensor  # [T, B] float64, X of the risk horizon that completed in this row; NaN where none did
     terminated: Tensor  # [T, B] bool
     truncated: Tensor  # [T, B] bool
     valid: Tensor  # [T, B] bool
     policy_weight: Tensor  # [T, B]
     value_weight: Tensor  # [T, B]
     final_critics: Tensor | None  # [C, T, B, N] of final observations, where the source gives them separately
+    final_costs: Tensor | None  # [T, B] of the same
     memory: Mapping[int, Memory]  # before row t, for each t where a training chunk (or its burn-in) starts
     raw_moments: ObservationMoments  # of this rollout's raw observations, to merge after the update
     memory_sums: Tensor | None  # [T, 2, states, layers, B] Σ h and Σ h² over the memory after each row
@@ -84,18 +89,21 @@ class _Row(NamedTuple):
     raw_obs: Observation
     start: Tensor
     critics: Tensor
+    costs: Tensor | None
     action: Tensor
     log_prob: Tensor
     policy: Any
     action_mask: Tensor | None
     reward: Tensor
     pnl: Tensor
+    outcome: Tensor
     terminated: Tensor
     truncated: Tensor
     valid: Tensor
     policy_weight: Tensor
     value_weight: Tensor
     final_critics: Tensor | None
+    final_costs: Tensor | None
     memory_sums: Tensor | None
     episode_return: Tensor
     episode_length: Tensor
@@ -103,12 +111,13 @@ class _Row(NamedTuple):
     info: Mapping[str, Tensor]
 
 
-def start_carry(env: TensorEnv, agent: Agent, noise: Tensor) -> Carry:
+def start_carry(env: TensorEnv, agent: Agent, noise: Tensor, config: Config) -> Carry:
     """The carry of environments just reset (noise [B, E]): memory zero, nothing seen, scale 1."""
     env_state, obs, first_mask = started(env, noise)
-    obs, bad = _zero_bad(obs)
+    obs, bad = zero_bad(obs)
     never, zero = torch.zeros_like(bad), torch.zeros(env.num_envs, device=bad.device)
     nothing = no_moments(device=bad.device)
+    history = no_moments((config.critic.return_window,), device=bad.device)
     return Carry(
         env_state=env_state,
         obs=obs,
@@ -119,10 +128,12 @@ def start_carry(env: TensorEnv, agent: Agent, noise: Tensor) -> Carry:
         memory=agent.initial_memory(env.num_envs),
         episode_return=zero,
         episode_length=zero,
-        obs_moments={name: no_moments(part.shape[1:], device=bad.device) for name, part in _real_parts(obs).items()},
+        running=start_running(config.risk, env.num_envs, bad.device),
+        obs_moments={name: no_moments(part.shape[1:], device=bad.device) for name, part in real_parts(obs).items()},
         return_moments=nothing,
-        return_history=no_moments((0,), device=bad.device),
+        return_history=history,
         scale=Scale(nothing.mean, nothing.variance.sqrt()),
+        risk=start_risk(config.risk, bad.device),
         iteration=0,
     )
 
@@ -136,22 +147,24 @@ def collect(env: TensorEnv, agent: Agent, carry: Carry, noise: Noise, config: Co
     for t in range(len(noise.act)):
         if t in starts:
             snapshots[t] = carry.memory
-        row, carry = _collect_row(env, agent, carry, noise, t, config.input)
+        row, carry = _collect_row(env, agent, carry, noise, t, config)
         rows.append(row)
     last = standardize_observation(carry.obs, carry.obs_moments, config.input)
     bootstrap, _ = agent.unroll(_time_axis(last), carry.memory, carry.start[None], _mask_row(carry), dropout=noise.dropout)
     many = _stack(rows)
-    parts = _real_parts(many.raw_obs)
+    parts = real_parts(many.raw_obs)
     rollout = Rollout(
         **{field: getattr(many, field) for field in _Row._fields if field in Rollout._fields},
         memory=snapshots,
         raw_moments={name: batch_moments(part, (0, 1), many.value_weight) for name, part in parts.items()},
     )
     final = None if many.final_critics is None else many.final_critics.movedim(0, 1)
+    costs = None if many.costs is None or bootstrap.cost is None else torch.cat([many.costs, bootstrap.cost])
     return rollout._replace(
         obs=tree_map(lambda x, y: torch.cat([x, y[None]]), many.obs, last),
         start=torch.cat([many.start, carry.start[None]]),
         critics=torch.cat([many.critics.movedim(0, 1), bootstrap.critics], 1),
+        costs=costs,
         final_critics=final,
     ), carry._replace(iteration=carry.iteration + 1)
 
@@ -166,58 +179,51 @@ def chunks(steps: int, ppo: PpoConfig) -> list[tuple[int, int, int]]:
     return [(max(at - ppo.burn_in, 0), at, min(at + length, steps)) for at in range(0, steps, length)]
 
 
-def standardize_observation(obs: Observation, moments: ObservationMoments, config: InputConfig) -> Observation:
-    """Real parts in units of what was seen before this rollout; images and choices as they are."""
-    if not config.normalize_observations:
-        return obs
-    if isinstance(obs, Tensor):
-        return standardize(obs, moments[""], config.clip_observations) if "" in moments else obs
-    return {
-        name: standardize(part, moments[name], config.clip_observations) if name in moments else part
-        for name, part in obs.items()
-    }
-
-
-def _collect_row(env: TensorEnv, agent: Agent, carry: Carry, noise: Noise, t: int, config: InputConfig) -> tuple[_Row, Carry]:
+def _collect_row(env: TensorEnv, agent: Agent, carry: Carry, noise: Noise, t: int, config: Config) -> tuple[_Row, Carry]:
     """See, act, step: what is recorded at time t, and the carry of row t + 1."""
-    obs = standardize_observation(carry.obs, carry.obs_moments, config)
+    obs = standardize_observation(carry.obs, carry.obs_moments, config.input)
     outputs, memory = agent.unroll(
         _time_axis(obs), carry.memory, carry.start[None], _mask_row(carry), dropout=noise.dropout, explore=noise.explore
     )
     params = tree_map(lambda x: x[0], outputs.policy)
     action = agent.policy.sample(params, noise.act[t])
     env_state, step = stepped(env, carry.env_state, agent.policy.to_env(action), noise.environment[t])
-    reward, pnl, next_obs, not_finite = _finite(step)
-    bad_final = _bad_final(step, not_finite[:, 2])
+    reward, pnl, next_obs, not_finite = finite(step)
+    bad_end = bad_final(step, not_finite[:, 2])
     valid = torch.ones_like(carry.ended) if env.same_step else ~carry.ended
-    bad = carry.muted | not_finite[:, :2].any(-1) | bad_final
+    bad = carry.muted | not_finite[:, :2].any(-1) | bad_end
     weight = (valid & ~bad).to(reward.dtype)
     total, length = carry.episode_return + reward * valid, carry.episode_length + valid
     done = step.terminated | step.truncated
+    outcome, running = advance(carry.running, torch.where(valid, pnl, 0.0), length, done, weight > 0, config.risk)
+    final = _final_outputs(agent, step, memory, carry, noise, config)
     row = _Row(
         obs=obs,
         raw_obs=carry.obs,
         start=carry.start,
         critics=outputs.critics[:, 0],
+        costs=None if outputs.cost is None else outputs.cost[0],
         action=action,
         log_prob=agent.policy.log_prob(params, action),
         policy=params,
         action_mask=_recorded_mask(carry, step),
-        reward=reward * config.reward_scale,
+        reward=reward * config.input.reward_scale,
         pnl=pnl,
+        outcome=outcome,
         terminated=step.terminated,
         truncated=step.truncated,
         valid=valid,
         policy_weight=weight if step.policy_weight is None else weight * step.policy_weight,
         value_weight=weight,
-        final_critics=_final_critics(agent, step, memory, carry, noise, config),
+        final_critics=None if final is None else final.critics[:, 0],
+        final_costs=None if final is None or final.cost is None else final.cost[0],
         memory_sums=memory_sums(memory),
         episode_return=torch.where(done & ~bad, total, torch.nan),
         episode_length=length,
-        not_finite=torch.cat([not_finite[:, :2], (not_finite[:, 2] | bad_final)[:, None]], 1),
+        not_finite=torch.cat([not_finite[:, :2], (not_finite[:, 2] | bad_end)[:, None]], 1),
         info=step.info,
     )
-    carry = carry._replace(env_state=env_state, obs=next_obs, action_mask=step.action_mask, memory=memory)
+    carry = carry._replace(env_state=env_state, obs=next_obs, action_mask=step.action_mask, memory=memory, running=running)
     return row, _next_flags(carry, done, bad, not_finite[:, 2], (total, length), env.same_step)
 
 
@@ -235,45 +241,13 @@ def _next_flags(
     )
 
 
-def _final_critics(agent: Agent, step: Step, memory: Memory, carry: Carry, noise: Noise, config: InputConfig) -> Tensor | None:
-    """Critics at the final observation of a SAME_STEP source, from the memory after o_t: it is the next of its episode."""
+def _final_outputs(agent: Agent, step: Step, memory: Memory, carry: Carry, noise: Noise, config: Config) -> Outputs | None:
+    """What is said at the final observation of a SAME_STEP source, from the memory after o_t: it is the next of its episode."""
     if step.final_obs is None:
         return None
-    final = standardize_observation(_zero_bad(step.final_obs)[0], carry.obs_moments, config)
+    final = standardize_observation(zero_bad(step.final_obs)[0], carry.obs_moments, config.input)
     never = torch.zeros_like(carry.start)[None]
-    return agent.unroll(_time_axis(final), memory, never, None, dropout=noise.dropout)[0].critics[:, 0]
-
-
-def _bad_final(step: Step, bad_obs: Tensor) -> Tensor:
-    """Which rows were cut off at an observation that is not finite: their bootstrap would be made up, [B]."""
-    reached = bad_obs if step.final_obs is None else _zero_bad(step.final_obs)[1]
-    return reached & step.truncated & ~step.terminated
-
-
-def _finite(step: Step) -> tuple[Tensor, Tensor, Observation, Tensor]:
-    """Reward, pnl and observation with zeros for what is not finite, and which of the three were bad, [B, 3]."""
-    obs, bad_obs = _zero_bad(step.obs)
-    bad_reward = ~step.reward.isfinite()
-    reward = torch.where(bad_reward, 0.0, step.reward)
-    bad_pnl = torch.zeros_like(bad_reward) if step.pnl is None else ~step.pnl.isfinite()
-    pnl = reward if step.pnl is None else torch.where(bad_pnl, 0.0, step.pnl)
-    return reward, pnl, obs, torch.stack([bad_reward, bad_pnl, bad_obs], -1)
-
-
-def _zero_bad(obs: Observation) -> tuple[Observation, Tensor]:
-    """An observation with zeros where it is not finite, and which rows had any of those, [B]."""
-    parts = _real_parts(obs)
-    rows = next(iter(obs.values())) if isinstance(obs, Mapping) else obs
-    bad = torch.zeros(len(rows), dtype=torch.bool, device=rows.device)
-    for part in parts.values():
-        bad = bad | ~part.isfinite().flatten(1).all(-1)
-    return tree_map(lambda x: torch.where(x.isfinite(), x, 0.0) if x.is_floating_point() else x, obs), bad
-
-
-def _real_parts(obs: Observation) -> dict[str, Tensor]:
-    """The parts of an observation that are real numbers, by name."""
-    parts = obs.items() if isinstance(obs, Mapping) else [("", obs)]
-    return {name: part for name, part in parts if part.is_floating_point()}
+    return agent.unroll(_time_axis(final), memory, never, None, dropout=noise.dropout)[0]
 
 
 def _stack(rows: Sequence[_Row]) -> _Row:

@@ -25,6 +25,7 @@ LOSSES = {
     "clone_loss": "the cloning loss",
     "value_loss_0": "the loss of critic 0",
     "value_loss_1": "the loss of critic 1",
+    "cost_loss": "the loss of the cost critic",
 }
 
 

@@ -22,16 +22,17 @@ from quantail.checkpoint.tree import rebuilt
 from quantail.config import Config
 from quantail.envs.base import TensorEnv
 from quantail.errors import CheckpointError
+from quantail.intake import ObservationMoments
 from quantail.loop import Progress, Spaces, begin, make_agent
 from quantail.nets.agent import Agent
 from quantail.optim.joint import load_moments
-from quantail.rollout import Carry, ObservationMoments
+from quantail.rollout import Carry
 from quantail.types import Moments, Space
 
 # What belongs to the running episodes. Where an environment cannot be put back, these begin anew with it.
 RUNNING = (
     *("env_state", "obs", "start", "ended", "muted", "action_mask", "memory"),
-    *("episode_return", "episode_length"),
+    *("episode_return", "episode_length", "running"),
 )
 
 

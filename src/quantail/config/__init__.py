@@ -11,6 +11,7 @@ from quantail.config.input import InputConfig
 from quantail.config.learning import CloneConfig, EntropyConfig, KlConfig, PpoConfig
 from quantail.config.model import MEMORIES, TRUNKS, CriticConfig, NetConfig
 from quantail.config.optim import KlRateConfig, OptimConfig, ScheduleConfig, UpgdConfig, VarianceConfig
+from quantail.config.risk import RiskConfig
 from quantail.config.session import SINKS, EnvConfig, RunConfig
 from quantail.errors import ConfigError
 from quantail.settings import build, check_counts, check_within, to_plain
@@ -30,6 +31,7 @@ __all__ = [
     "NetConfig",
     "OptimConfig",
     "PpoConfig",
+    "RiskConfig",
     "RunConfig",
     "ScheduleConfig",
     "UpgdConfig",
@@ -46,6 +48,7 @@ class Config:
     net: NetConfig = field(default_factory=NetConfig)
     critic: CriticConfig = field(default_factory=CriticConfig)
     ppo: PpoConfig = field(default_factory=PpoConfig)
+    risk: RiskConfig = field(default_factory=RiskConfig)
     kl: KlConfig = field(default_factory=KlConfig)
     entropy: EntropyConfig = field(default_factory=EntropyConfig)
     clone: CloneConfig = field(default_factory=CloneConfig)

@@ -14,8 +14,8 @@ from quantail.envs.crossing import Port, mask_rows, read
 from quantail.errors import InputError
 from quantail.estimate import distribution
 from quantail.functional import laws
+from quantail.intake import ObservationMoments, standardize_observation
 from quantail.nets.agent import Agent, Memory
-from quantail.rollout import ObservationMoments, standardize_observation
 from quantail.trees import tree_map
 from quantail.types import Observation, Scale, Space
 

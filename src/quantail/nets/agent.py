@@ -13,7 +13,7 @@ from quantail.functional.checks import bad_shape, check_count
 from quantail.nets.encoder import Encoder, mlp
 from quantail.nets.heads import policy_head
 from quantail.nets.memory import Memory, MemoryNet, select_envs
-from quantail.nets.values import ValueHeads
+from quantail.nets.values import CostHead, ValueHeads
 from quantail.types import Observation, Space
 
 __all__ = ["Agent", "Memory", "Outputs", "Trunk", "select_envs"]
@@ -24,6 +24,7 @@ class Outputs(NamedTuple):
 
     policy: Any  # the policy head's record, [T, B, ...] each
     critics: Tensor  # [C, T, B, N] in normalised units
+    cost: Tensor | None = None  # [T, B] the charges to come, in units of their own; None where nothing is charged
 
 
 class Trunk(nn.Module):
@@ -44,7 +45,8 @@ class Agent(nn.Module):
     """Actor and critics of a space.
 
     `trunks` says who has an encoder and a memory of its own: "shared", all together; "actor_critic", the actor one and the
-    critics one; "each", every one of them. The hidden layers after the memory are never shared.
+    critics one; "each", every one of them. The hidden layers after the memory are never shared. `cost` adds a critic of the
+    charges for risk.
     """
 
     def __init__(
@@ -53,15 +55,18 @@ class Agent(nn.Module):
         action_space: Space,
         net: NetConfig | None = None,
         critic: CriticConfig | None = None,
+        cost: bool = False,
     ) -> None:
         super().__init__()
         net, critic = net or NetConfig(), critic or CriticConfig()
         self.dropout = net.dropout
         self.critic_trunks = _critic_trunks(net.trunks, 2 if critic.twin else 1)
         self.actor_trunk = "shared" if net.trunks == "shared" else "actor"
-        names = dict.fromkeys([self.actor_trunk, *self.critic_trunks])
+        self.cost_trunk = {"shared": "shared", "actor_critic": "critic", "each": "cost"}[net.trunks] if cost else None
+        judging = [*self.critic_trunks, *([self.cost_trunk] if self.cost_trunk else [])]
+        names = dict.fromkeys([self.actor_trunk, *judging])
         self.critics_move_trunk = net.critic_moves_trunk
-        remembers = {self.actor_trunk, *(self.critic_trunks if net.critic_memory else ())}
+        remembers = {self.actor_trunk, *(judging if net.critic_memory else ())}
         forgetful = replace(net, memory="none", critic_memory=True)
         self.trunks = nn.ModuleDict({name: Trunk(observation_space, net if name in remembers else forgetful) for name in names})
         widths = {name: self._trunk(name).width for name in names}
@@ -72,6 +77,7 @@ class Agent(nn.Module):
         )
         latents = [[widths[name], *net.critic_sizes][-1] for name in self.critic_trunks]
         self.values = ValueHeads(latents, critic, net.ortho_init)
+        self.costs = CostHead(widths[self.cost_trunk], net) if self.cost_trunk else None
 
     def initial_memory(self, batch: int) -> Memory:
         """The empty memory of so many environments: one flat tuple for all trunks, environments on axis 1 everywhere."""
@@ -105,7 +111,8 @@ class Agent(nn.Module):
         policy = self.policy(self.actor(latents[self.actor_trunk]), action_mask, explore)
         read = latents if self.critics_move_trunk else {name: latent.detach() for name, latent in latents.items()}
         own_latents = [net(read[name]) for net, name in zip(self.critics, self.critic_trunks, strict=True)]
-        return Outputs(policy, self.values(own_latents)), after
+        cost = self.costs(read[self.cost_trunk]) if self.costs is not None and self.cost_trunk else None
+        return Outputs(policy, self.values(own_latents), cost), after
 
     forward = unroll
 
@@ -136,6 +143,8 @@ class Agent(nn.Module):
         groups["actor/head"] = [*self.actor.parameters(), *self.policy.parameters()]
         for i, (net, head) in enumerate(zip(self.critics, self.values.heads, strict=True)):
             groups[f"critic_{i}/head"] = [*net.parameters(), *head.parameters()]
+        if self.costs is not None:
+            groups["cost/head"] = list(self.costs.parameters())
         return {name: parameters for name, parameters in groups.items() if parameters}
 
     def _trunk(self, name: str) -> Trunk:

@@ -7,12 +7,12 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from quantail.config import CriticConfig
+from quantail.config import CriticConfig, NetConfig
 from quantail.errors import InputError
 from quantail.functional.categorical import support
 from quantail.functional.moments import popart_rescale
 from quantail.functional.quantile import midpoint_levels, sort_quantiles, tail_levels
-from quantail.nets.encoder import linear
+from quantail.nets.encoder import linear, mlp
 from quantail.types import Law, Scale
 
 VALUE_GAIN = 1.0
@@ -126,3 +126,23 @@ class ValueHeads(nn.Module):
 
     def _cast(self, exact: Tensor | nn.Module) -> Tensor:
         return cast(Tensor, exact).to(cast(nn.Linear, self.heads[0]).weight.dtype)
+
+
+class CostHead(nn.Module):
+    """The critic of the charges for risk: hidden layers, then one number, in units of its own.  [..., D] -> [...]."""
+
+    def __init__(self, width: int, net: NetConfig) -> None:
+        super().__init__()
+        self.hidden = mlp(width, net.critic_sizes, net.activation, net.ortho_init)
+        self.head = linear([width, *net.critic_sizes][-1], 1, VALUE_GAIN, net.ortho_init)
+
+    def forward(self, latent: Tensor) -> Tensor:
+        cost: Tensor = self.head(self.hidden(latent))[..., 0]
+        return cost
+
+    @torch.no_grad()
+    def rescale_(self, old: Scale, new: Scale) -> None:
+        """Change the units of the output and keep what it says (PopArt; van Hasselt et al. 2016)."""
+        weight, bias = popart_rescale(self.head.weight, self.head.bias, old, new)
+        self.head.weight.copy_(weight)
+        self.head.bias.copy_(bias)

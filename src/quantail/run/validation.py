@@ -6,8 +6,8 @@ from typing import NamedTuple
 from quantail.config import Config, RunConfig
 from quantail.envs.base import TensorEnv
 from quantail.evaluation import play
+from quantail.intake import ObservationMoments
 from quantail.nets.agent import Agent
-from quantail.rollout import ObservationMoments
 
 SCORES = {"episode": "eval/mean_reward", "step": "eval/reward_per_step"}
 
