@@ -79,10 +79,12 @@ def estimate(
     realised, borrowed = realise(rollout, law, final_law, source, ppo.gamma)
     magnitude, wanted = torch.maximum(values[:-1].abs(), returns.abs()), advantages
     cost_advantages, cost_returns = None, None
-    if risk is not None and rollout.costs is not None:
+    if risk is not None and len(rollout.costs):
         cost_advantages, cost_returns = cost_estimates(rollout, risk, config)
-        wanted = minding(advantages, cost_advantages, risk, config)
-        magnitude = minding(magnitude, -torch.maximum((cost_returns - cost_advantages).abs(), cost_returns.abs()), risk, config)
+        cost_magnitude = torch.maximum((cost_returns - cost_advantages).abs(), cost_returns.abs())
+        wanted, magnitude = (
+            minding(mine, its, risk, config) for mine, its in ((advantages, cost_advantages), (magnitude, -cost_magnitude))
+        )
     learned = normalize_advantages(wanted, ppo.normalize_advantage, weights=rollout.policy_weight, magnitude=magnitude)
     batch = Batch(
         obs=tree_map(lambda x: x[:-1], rollout.obs),
@@ -108,14 +110,12 @@ def cost_estimates(rollout: Rollout, risk: RiskState, config: Config) -> tuple[T
     An episode's one charge falls due at its end, whatever ended it: nothing is discounted, and nothing lies beyond. Those of
     steps and windows go on beyond a time limit, as rewards do.
     """
-    if rollout.costs is None:
-        raise ValueError("the agent has no cost critic; make it with cost=True")
     charge = charges(risk, rollout.outcome, config.risk).to(rollout.reward.dtype)
-    values, lam = out_of(rollout.costs, risk.scale), config.ppo.gae_lambda
+    values, lam = out_of(rollout.costs[0], risk.scale), config.ppo.gae_lambda
     if not config.risk.ratio:
         ends = rollout.terminated | rollout.truncated
         return gae(charge, values, ends, torch.zeros_like(ends), 1.0, lam, valid=rollout.valid)
-    final = None if rollout.final_costs is None else out_of(rollout.final_costs, risk.scale)
+    final = None if rollout.final_costs is None else out_of(rollout.final_costs[0], risk.scale)
     follow = (rollout.terminated, rollout.truncated, config.ppo.gamma, lam)
     return gae(charge, values, *follow, valid=rollout.valid, final_values=final)
 

@@ -64,8 +64,8 @@ def batch_loss(
     value, of_critics = value_loss(agent, part, rows, outputs.critics[:, part.burn_in :], knobs, config.critic)
     loss = loss + config.critic.vf_coef * value
     stats |= of_critics
-    if outputs.cost is not None and rows.cost_target is not None:
-        stats["cost_loss"] = part.value_mean((outputs.cost[part.burn_in :] - rows.cost_target).square())
+    if rows.cost_target is not None:
+        stats["cost_loss"] = part.value_mean((outputs.costs[0, part.burn_in :] - rows.cost_target).square())
         loss = loss + config.critic.vf_coef * stats["cost_loss"]
     share = (rows.policy_weight.sum() / part.policy_total).detach()
     for i, term in enumerate(loss_terms):

@@ -1,5 +1,7 @@
 """The units the critics speak in: set by the first rollout, moved after each update, and what is said stays as it was."""
 
+from typing import cast
+
 import torch
 from torch import Tensor
 
@@ -16,6 +18,7 @@ from quantail.functional.moments import (
 )
 from quantail.functional.returns import gae
 from quantail.nets.agent import Agent
+from quantail.nets.values import CostHead
 from quantail.risk import RiskState
 from quantail.rollout import Carry, Rollout
 from quantail.types import Moments, Scale
@@ -31,8 +34,8 @@ def first_scale(carry: Carry, rollout: Rollout, config: Config) -> Carry:
     What the critics said in this rollout is read in it from now on: their values are those of a critic in the right units.
     """
     nothing = torch.zeros_like(rollout.start, dtype=rollout.reward.dtype)
-    if rollout.costs is not None:
-        untold = rollout._replace(costs=nothing, final_costs=None if rollout.final_costs is None else nothing[:-1])
+    if len(rollout.costs):
+        untold = rollout._replace(costs=nothing[None], final_costs=None if rollout.final_costs is None else nothing[None, :-1])
         carry = carry._replace(
             risk=with_charges_seen(carry.risk, rollout, cost_estimates(untold, carry.risk, config)[1], config)
         )
@@ -65,8 +68,8 @@ def renewed(
 def adopt(before: Carry, after: Carry, agent: Agent) -> Carry:
     """The carry after a renewal, the heads changed so as to say the same in its units (PopArt)."""
     agent.values.rescale_(before.scale, after.scale)
-    if agent.costs is not None:
-        agent.costs.rescale_(before.risk.scale, after.risk.scale)
+    for head in agent.costs:
+        cast(CostHead, head).rescale_(before.risk.scale, after.risk.scale)
     return after
 
 

@@ -193,10 +193,11 @@ def risk_figures(state: RiskState, risk: RiskConfig) -> dict[str, Tensor]:
         "risk/cvar": seen.cvar,
         "risk/outcome_mean": seen.mean,
         "risk/outcome_std": seen.std,
-        "risk/tail_samples": seen.tail_samples,
         "risk/nu": state.nu,
         "risk/alpha": torch.full_like(seen.cvar, state.alpha),
     }
+    if risk.used:  # of what drives nothing, a rough figure is no cause for alarm
+        found["risk/tail_samples"] = seen.tail_samples
     if risk.limit is None:
         return found
     limit = torch.full_like(seen.cvar, risk.limit)

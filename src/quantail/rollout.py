@@ -49,7 +49,7 @@ class Rollout(NamedTuple):
     obs: Observation  # [T+1, B, ...] standardised once, so that replay sees what the actor saw
     start: Tensor  # [T+1, B] bool
     critics: Tensor  # [C, T+1, B, N] raw outputs, in the carry's scale
-    costs: Tensor | None  # [T+1, B] what the cost critic says, in its own scale
+    costs: Tensor  # [K, T+1, B] what the cost critic says, in its own scale; K = 0 without one
     action: Tensor  # [T, B, ...] raw, before any squash
     log_prob: Tensor  # [T, B]
     policy: Any  # parameters of the action law, [T, B, ...] each
@@ -63,7 +63,7 @@ class Rollout(NamedTuple):
     policy_weight: Tensor  # [T, B]
     value_weight: Tensor  # [T, B]
     final_critics: Tensor | None  # [C, T, B, N] of final observations, where the source gives them separately
-    final_costs: Tensor | None  # [T, B] of the same
+    final_costs: Tensor | None  # [K, T, B] of the same
     memory: Mapping[int, Memory]  # before row t, for each t where a training chunk (or its burn-in) starts
     raw_moments: ObservationMoments  # of this rollout's raw observations, to merge after the update
     memory_sums: Tensor | None  # [T, 2, states, layers, B] Σ h and Σ h² over the memory after each row
@@ -89,7 +89,7 @@ class _Row(NamedTuple):
     raw_obs: Observation
     start: Tensor
     critics: Tensor
-    costs: Tensor | None
+    costs: Tensor
     action: Tensor
     log_prob: Tensor
     policy: Any
@@ -159,13 +159,13 @@ def collect(env: TensorEnv, agent: Agent, carry: Carry, noise: Noise, config: Co
         raw_moments={name: batch_moments(part, (0, 1), many.value_weight) for name, part in parts.items()},
     )
     final = None if many.final_critics is None else many.final_critics.movedim(0, 1)
-    costs = None if many.costs is None or bootstrap.cost is None else torch.cat([many.costs, bootstrap.cost])
     return rollout._replace(
         obs=tree_map(lambda x, y: torch.cat([x, y[None]]), many.obs, last),
         start=torch.cat([many.start, carry.start[None]]),
         critics=torch.cat([many.critics.movedim(0, 1), bootstrap.critics], 1),
-        costs=costs,
+        costs=torch.cat([many.costs.movedim(0, 1), bootstrap.costs], 1),
         final_critics=final,
+        final_costs=None if many.final_costs is None else many.final_costs.movedim(0, 1),
     ), carry._replace(iteration=carry.iteration + 1)
 
 
@@ -188,54 +188,71 @@ def _collect_row(env: TensorEnv, agent: Agent, carry: Carry, noise: Noise, t: in
     params = tree_map(lambda x: x[0], outputs.policy)
     action = agent.policy.sample(params, noise.act[t])
     env_state, step = stepped(env, carry.env_state, agent.policy.to_env(action), noise.environment[t])
-    reward, pnl, next_obs, not_finite = finite(step)
-    bad_end = bad_final(step, not_finite[:, 2])
-    valid = torch.ones_like(carry.ended) if env.same_step else ~carry.ended
-    bad = carry.muted | not_finite[:, :2].any(-1) | bad_end
-    weight = (valid & ~bad).to(reward.dtype)
-    total, length = carry.episode_return + reward * valid, carry.episode_length + valid
-    done = step.terminated | step.truncated
-    outcome, running = advance(carry.running, torch.where(valid, pnl, 0.0), length, done, weight > 0, config.risk)
+    given = _weighed(step, carry, env.same_step)
+    total, length = carry.episode_return + given.reward * given.valid, carry.episode_length + given.valid
+    done, gain, weight = step.terminated | step.truncated, torch.where(given.valid, given.pnl, 0.0), given.weight
+    outcome, running = advance(carry.running, gain, length, done, weight > 0, config.risk)
     final = _final_outputs(agent, step, memory, carry, noise, config)
     row = _Row(
         obs=obs,
         raw_obs=carry.obs,
         start=carry.start,
         critics=outputs.critics[:, 0],
-        costs=None if outputs.cost is None else outputs.cost[0],
+        costs=outputs.costs[:, 0],
         action=action,
         log_prob=agent.policy.log_prob(params, action),
         policy=params,
         action_mask=_recorded_mask(carry, step),
-        reward=reward * config.input.reward_scale,
-        pnl=pnl,
+        reward=given.reward * config.input.reward_scale,
+        pnl=given.pnl,
         outcome=outcome,
         terminated=step.terminated,
         truncated=step.truncated,
-        valid=valid,
+        valid=given.valid,
         policy_weight=weight if step.policy_weight is None else weight * step.policy_weight,
         value_weight=weight,
         final_critics=None if final is None else final.critics[:, 0],
-        final_costs=None if final is None or final.cost is None else final.cost[0],
+        final_costs=None if final is None else final.costs[:, 0],
         memory_sums=memory_sums(memory),
-        episode_return=torch.where(done & ~bad, total, torch.nan),
+        episode_return=torch.where(done & ~given.bad, total, torch.nan),
         episode_length=length,
-        not_finite=torch.cat([not_finite[:, :2], (not_finite[:, 2] | bad_end)[:, None]], 1),
+        not_finite=given.not_finite,
         info=step.info,
     )
-    carry = carry._replace(env_state=env_state, obs=next_obs, action_mask=step.action_mask, memory=memory, running=running)
-    return row, _next_flags(carry, done, bad, not_finite[:, 2], (total, length), env.same_step)
+    carry = carry._replace(env_state=env_state, obs=given.obs, action_mask=step.action_mask, memory=memory, running=running)
+    return row, _next_flags(carry, done, given, (total, length), env.same_step)
 
 
-def _next_flags(
-    carry: Carry, done: Tensor, bad: Tensor, bad_obs: Tensor, running: tuple[Tensor, Tensor], same_step: bool
-) -> Carry:
+class _Given(NamedTuple):
+    """What a step gave, and what it weighs."""
+
+    reward: Tensor  # [B] raw; 0 where it was not finite, as all that follows
+    pnl: Tensor  # [B]
+    obs: Observation  # [B, ...]
+    not_finite: Tensor  # [B, 3] bool: reward, pnl, the observation reached
+    valid: Tensor  # [B] bool
+    bad: Tensor  # [B] bool: weighs nothing until the environment's next start
+    bad_obs: Tensor  # [B] bool: the row to come cannot be trusted
+    weight: Tensor  # [B]
+
+
+def _weighed(step: Step, carry: Carry, same_step: bool) -> _Given:
+    """Numbers that are not finite made 0, and what of this row counts."""
+    reward, pnl, obs, not_finite = finite(step)
+    bad_obs, bad_end = not_finite[:, 2], bad_final(step, not_finite[:, 2])
+    valid = torch.ones_like(carry.ended) if same_step else ~carry.ended
+    bad = carry.muted | not_finite[:, :2].any(-1) | bad_end
+    not_finite = torch.cat([not_finite[:, :2], (bad_obs | bad_end)[:, None]], 1)
+    return _Given(reward, pnl, obs, not_finite, valid, bad, bad_obs, (valid & ~bad).to(reward.dtype))
+
+
+def _next_flags(carry: Carry, done: Tensor, given: _Given, running: tuple[Tensor, Tensor], same_step: bool) -> Carry:
     """What the next row is: the start of an episode, one without effect, one that weighs nothing."""
     start = done if same_step else carry.ended
     return carry._replace(
         start=start,
         ended=done,
-        muted=(bad & ~start) | bad_obs,
+        muted=(given.bad & ~start) | given.bad_obs,
         episode_return=torch.where(done, 0.0, running[0]),
         episode_length=torch.where(done, 0.0, running[1]),
     )

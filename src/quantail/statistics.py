@@ -45,6 +45,7 @@ STEP_NAMES = {
     "value_loss_unclipped": "critic/loss_unclipped",
     "value_loss_clipped": "critic/loss_clipped",
     "value_clip_active": "critic/clip_active",
+    "cost_loss": "risk/cost_loss",
 }
 NO_OTHERS: Mapping[str, Tensor] = MappingProxyType({})
 COUNTS = ("taken", "void", "log_ratio_not_finite")

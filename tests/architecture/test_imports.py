@@ -17,7 +17,7 @@ FLOORS = (
     ("backtest", "monitor", "checkpoint", "adversary", "loop"),
     ("engine",),
     ("control", "statistics", "behaviour", "calibration", "normaliser", "evaluation", "registry"),
-    ("update", "losses", "estimate", "rollout"),
+    ("update", "losses", "estimate", "rollout", "risk", "intake"),
     ("nets", "optim", "market"),
     ("envs",),
     ("kernels",),

@@ -180,7 +180,7 @@ def test_it_may_come_back_in_another_number():
     assert reports(config, more, 1, checkpoint.restore(saved, more))[0].iteration == 1
 
 
-LEARNT = {"obs_moments", "return_moments", "return_history", "scale", "iteration"}
+LEARNT = {"obs_moments", "return_moments", "return_history", "scale", "risk", "iteration"}
 
 
 def test_every_part_of_the_carry_belongs_to_the_episodes_or_to_the_run():

@@ -40,8 +40,8 @@ class RiskConfig:
         check_within("alpha_decay", self.alpha_decay, 0.0, 1.0)
         check_within("nu_rate", self.nu_rate, 0.0, 1.0, low_open=True)
         check_within("smoothing", self.smoothing, 0.0, 1.0, high_open=True)
-        for name in ("kp", "ki", "kd"):
-            check_within(name, getattr(self, name), 0.0)
+        for name, gain in (("kp", self.kp), ("ki", self.ki), ("kd", self.kd)):
+            check_within(name, gain, 0.0)
         check_within("cap", self.cap, 0.0, low_open=True)
         if self.limit is not None:
             check_within("limit", self.limit)

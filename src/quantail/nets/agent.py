@@ -24,7 +24,7 @@ class Outputs(NamedTuple):
 
     policy: Any  # the policy head's record, [T, B, ...] each
     critics: Tensor  # [C, T, B, N] in normalised units
-    cost: Tensor | None = None  # [T, B] the charges to come, in units of their own; None where nothing is charged
+    costs: Tensor  # [K, T, B] the charges to come, in units of their own; K = 0 where nothing is charged
 
 
 class Trunk(nn.Module):
@@ -77,7 +77,7 @@ class Agent(nn.Module):
         )
         latents = [[widths[name], *net.critic_sizes][-1] for name in self.critic_trunks]
         self.values = ValueHeads(latents, critic, net.ortho_init)
-        self.costs = CostHead(widths[self.cost_trunk], net) if self.cost_trunk else None
+        self.costs = nn.ModuleList([CostHead(widths[self.cost_trunk], net)] if self.cost_trunk else [])
 
     def initial_memory(self, batch: int) -> Memory:
         """The empty memory of so many environments: one flat tuple for all trunks, environments on axis 1 everywhere."""
@@ -111,8 +111,9 @@ class Agent(nn.Module):
         policy = self.policy(self.actor(latents[self.actor_trunk]), action_mask, explore)
         read = latents if self.critics_move_trunk else {name: latent.detach() for name, latent in latents.items()}
         own_latents = [net(read[name]) for net, name in zip(self.critics, self.critic_trunks, strict=True)]
-        cost = self.costs(read[self.cost_trunk]) if self.costs is not None and self.cost_trunk else None
-        return Outputs(policy, self.values(own_latents), cost), after
+        critics = self.values(own_latents)
+        costs = [head(read[self.cost_trunk]) for head in self.costs] if self.cost_trunk else []
+        return Outputs(policy, critics, torch.stack(costs) if costs else critics.new_zeros(0, *start.shape)), after
 
     forward = unroll
 
@@ -143,8 +144,7 @@ class Agent(nn.Module):
         groups["actor/head"] = [*self.actor.parameters(), *self.policy.parameters()]
         for i, (net, head) in enumerate(zip(self.critics, self.values.heads, strict=True)):
             groups[f"critic_{i}/head"] = [*net.parameters(), *head.parameters()]
-        if self.costs is not None:
-            groups["cost/head"] = list(self.costs.parameters())
+        groups["cost/head"] = list(self.costs.parameters())
         return {name: parameters for name, parameters in groups.items() if parameters}
 
     def _trunk(self, name: str) -> Trunk:
