@@ -69,13 +69,10 @@ def estimate(
     final_values = None if final_law is None else law_mean(final_law)
     ends = (rollout.terminated, rollout.truncated, ppo.gamma, ppo.gae_lambda)
     advantages, returns = gae(rollout.reward, values, *ends, valid=rollout.valid, final_values=final_values)
+    particles = returns[..., None]
     if critic.targets == "distributional" and critic.kind != "scalar":
-        shape = (*rollout.reward.shape, critic.particles)
-        particles = distributional_targets(
-            rollout.reward, law, *ends, uniform(shape, source), uniform(shape, source), valid=rollout.valid, final_law=final_law
-        )
-    else:
-        particles = returns[..., None]
+        noise = (uniform((*returns.shape, critic.particles), source) for _ in range(2))
+        particles = distributional_targets(rollout.reward, law, *ends, *noise, valid=rollout.valid, final_law=final_law)
     realised, borrowed = realise(rollout, law, final_law, source, ppo.gamma)
     magnitude, wanted = torch.maximum(values[:-1].abs(), returns.abs()), advantages
     cost_advantages, cost_returns = None, None

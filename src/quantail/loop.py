@@ -17,8 +17,8 @@ from quantail.nets.agent import Agent
 from quantail.normaliser import adopt, first_scale, renewed, scale_figures
 from quantail.optim.joint import figures
 from quantail.optim.joint import make as make_optim
-from quantail.registry import make
-from quantail.risk import assessed, risk_figures
+from quantail.registry import gained_is_seen, make
+from quantail.risk import assessed, risk_figures, risk_findings
 from quantail.rollout import Carry, Noise, Rollout, collect, start_carry
 from quantail.statistics import ended_episodes, explained_void, findings, metrics_of, successes
 from quantail.streams import Stream, generator, normal, uniform
@@ -83,7 +83,7 @@ def train(
     hooks: Hooks = NO_HOOKS,
 ) -> Iterator[Report]:
     """Train until `total_timesteps` valid rows are seen; one report per iteration. From the start, or on from `progress`."""
-    env = env or make(config.env)
+    env = env or make(config.env, risk=config.risk)
     agent, optimizer, carry, control, env_steps = progress or begin(config, env, agent)
     watch = Stopwatch(env_steps)
     while env_steps < config.total_timesteps:
@@ -113,7 +113,8 @@ def train(
         carry, control = adopt(carry, later, agent), tally(control, ended_episodes(rollout), learned.epochs, successes(rollout))
         control = steer(control._replace(void_steps=learned.void_steps, blind=blind), i, metrics, bool(learned.stopped), config)
         metrics |= tally_metrics(control) | watch.metrics(i, env_steps)
-        yield Report(i, env_steps, metrics, agent, carry, control, optimizer, findings(metrics, rollout, learned))
+        said = (*findings(metrics, rollout, learned), *risk_findings(metrics, config.risk, i, gained_is_seen(env, config.risk)))
+        yield Report(i, env_steps, metrics, agent, carry, control, optimizer, said)
 
 
 def informed(carry: Carry, rollout: Rollout, config: Config, env_steps: int) -> Carry:

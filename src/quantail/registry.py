@@ -5,9 +5,10 @@ from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from quantail.config import EnvConfig
+from quantail.config import EnvConfig, RiskConfig
 from quantail.envs import oracles
 from quantail.envs.base import TensorEnv
+from quantail.envs.running import ObserveGained
 from quantail.errors import ConfigError
 from quantail.market.make import market
 
@@ -20,8 +21,28 @@ NATIVE: Mapping[str, Callable[..., TensorEnv]] = {
 }
 
 
-def make(config: EnvConfig, num_envs: int | None = None) -> TensorEnv:
-    """The environment that a config names; num_envs, where another number of it is wanted."""
+def make(config: EnvConfig, num_envs: int | None = None, risk: RiskConfig | None = None) -> TensorEnv:
+    """The environment that a config names; num_envs, where another number of it is wanted.
+
+    Where the tail of a sum is minded that its observations do not tell, they are made to.
+    """
+    env = named(config, num_envs)
+    if risk is None or not risk.observe or gained_is_seen(env, risk):
+        return env
+    return ObserveGained(env, risk.window if risk.horizon == "window" else None)
+
+
+def gained_is_seen(env: TensorEnv, risk: RiskConfig) -> bool:
+    """Whether the agent sees what it has to know of the outcome under way; or nobody minds."""
+    if not risk.used or risk.horizon == "step":
+        return True
+    if risk.horizon == "episode":
+        return env.observes_gained
+    return isinstance(env, ObserveGained) and env.window_rows == risk.window
+
+
+def named(config: EnvConfig, num_envs: int | None) -> TensorEnv:
+    """The environment itself."""
     if not config.id:
         raise ConfigError("no environment is named; set env.id (--env CartPole-v1, --env quantail/CartPole), or hand one over")
     count = config.num_envs if num_envs is None else num_envs

@@ -6,6 +6,7 @@ charges have a critic of their own, and its advantages are taken from the reward
 drives nothing.
 """
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
@@ -26,6 +27,7 @@ from quantail.functional.risk import (
 )
 from quantail.types import Moments, Scale
 
+TELLING = 10  # outcomes in the tail, below which its mean is mostly luck
 KEPT = 2**14  # outcomes, the latest; the tail of more is not known better than anything else is
 WILD = 5.0  # deviations beyond which a violation counts no more: a price that leaps teaches nothing
 
@@ -202,3 +204,25 @@ def risk_figures(state: RiskState, risk: RiskConfig) -> dict[str, Tensor]:
         return found
     limit = torch.full_like(seen.cvar, risk.limit)
     return found | {"risk/limit": limit, "risk/violation": limit - seen.cvar, "risk/multiplier": state.multiplier}
+
+
+def risk_findings(metrics: Mapping[str, float], risk: RiskConfig, iteration: int, seen: bool) -> tuple[str, ...]:
+    """What is wrong with how risk is minded, in words. `seen`: whether the agent sees what has been gained so far."""
+    found = []
+    if iteration == 0 and risk.observe and not seen:
+        what = f"the sum of the last {risk.window} rows" if risk.horizon == "window" else "what the episode has gained so far"
+        found.append(
+            f"the agent does not see {what}, on which the best action for the tail depends: wrap the environment in "
+            "quantail.envs.running.ObserveGained, or set risk.observe=false"
+        )
+    if (carried := metrics.get("risk/tail_samples", TELLING)) < TELLING:
+        found.append(
+            f"{carried:.2g} outcomes carry the worst {risk.alpha:g}: their mean is mostly luck; use more environments, a "
+            "larger risk.memory or risk.alpha, or a shorter risk.horizon"
+        )
+    if metrics.get("risk/multiplier", 0.0) >= risk.cap and metrics["risk/violation"] > 0:
+        found.append(
+            f"the limit of {metrics['risk/limit']:g} on CVaR is out of reach: it is {metrics['risk/cvar']:.4g}, and the price "
+            f"of risk stands at its cap of {risk.cap:g}"
+        )
+    return tuple(found)

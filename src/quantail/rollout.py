@@ -190,8 +190,7 @@ def _collect_row(env: TensorEnv, agent: Agent, carry: Carry, noise: Noise, t: in
     env_state, step = stepped(env, carry.env_state, agent.policy.to_env(action), noise.environment[t])
     given = _weighed(step, carry, env.same_step)
     total, length = carry.episode_return + given.reward * given.valid, carry.episode_length + given.valid
-    done, gain, weight = step.terminated | step.truncated, torch.where(given.valid, given.pnl, 0.0), given.weight
-    outcome, running = advance(carry.running, gain, length, done, weight > 0, config.risk)
+    outcome, running = advance(carry.running, given.pnl * given.valid, length, given.done, given.weight > 0, config.risk)
     final = _final_outputs(agent, step, memory, carry, noise, config)
     row = _Row(
         obs=obs,
@@ -209,18 +208,18 @@ def _collect_row(env: TensorEnv, agent: Agent, carry: Carry, noise: Noise, t: in
         terminated=step.terminated,
         truncated=step.truncated,
         valid=given.valid,
-        policy_weight=weight if step.policy_weight is None else weight * step.policy_weight,
-        value_weight=weight,
+        policy_weight=given.weight if step.policy_weight is None else given.weight * step.policy_weight,
+        value_weight=given.weight,
         final_critics=None if final is None else final.critics[:, 0],
         final_costs=None if final is None else final.costs[:, 0],
         memory_sums=memory_sums(memory),
-        episode_return=torch.where(done & ~given.bad, total, torch.nan),
+        episode_return=torch.where(given.done & ~given.bad, total, torch.nan),
         episode_length=length,
         not_finite=given.not_finite,
         info=step.info,
     )
     carry = carry._replace(env_state=env_state, obs=given.obs, action_mask=step.action_mask, memory=memory, running=running)
-    return row, _next_flags(carry, done, given, (total, length), env.same_step)
+    return row, _next_flags(carry, given, (total, length), env.same_step)
 
 
 class _Given(NamedTuple):
@@ -230,6 +229,7 @@ class _Given(NamedTuple):
     pnl: Tensor  # [B]
     obs: Observation  # [B, ...]
     not_finite: Tensor  # [B, 3] bool: reward, pnl, the observation reached
+    done: Tensor  # [B] bool
     valid: Tensor  # [B] bool
     bad: Tensor  # [B] bool: weighs nothing until the environment's next start
     bad_obs: Tensor  # [B] bool: the row to come cannot be trusted
@@ -243,12 +243,13 @@ def _weighed(step: Step, carry: Carry, same_step: bool) -> _Given:
     valid = torch.ones_like(carry.ended) if same_step else ~carry.ended
     bad = carry.muted | not_finite[:, :2].any(-1) | bad_end
     not_finite = torch.cat([not_finite[:, :2], (bad_obs | bad_end)[:, None]], 1)
-    return _Given(reward, pnl, obs, not_finite, valid, bad, bad_obs, (valid & ~bad).to(reward.dtype))
+    done = step.terminated | step.truncated
+    return _Given(reward, pnl, obs, not_finite, done, valid, bad, bad_obs, (valid & ~bad).to(reward.dtype))
 
 
-def _next_flags(carry: Carry, done: Tensor, given: _Given, running: tuple[Tensor, Tensor], same_step: bool) -> Carry:
+def _next_flags(carry: Carry, given: _Given, running: tuple[Tensor, Tensor], same_step: bool) -> Carry:
     """What the next row is: the start of an episode, one without effect, one that weighs nothing."""
-    start = done if same_step else carry.ended
+    done, start = given.done, given.done if same_step else carry.ended
     return carry._replace(
         start=start,
         ended=done,

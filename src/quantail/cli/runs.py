@@ -54,7 +54,7 @@ def evaluate(
             deterministic=asked.deterministic and not stochastic,
         ),
     )
-    env = make(config.env, asked.evaluate_envs)
+    env = make(config.env, asked.evaluate_envs, config.risk)
     try:
         check_environment(saved, env, any_number=True)
         found = validation.evaluate(env, restore_agent(saved), saved.observation_moments, config)

@@ -25,8 +25,8 @@ class RiskConfig:
     alpha_decay: float = 0.0  # share of training over which the tail shrinks from all outcomes to alpha; 0: it is alpha at once
     memory: int | None = None  # so many latest outcomes are the sample; None: 20/alpha; or all of the last rollout's, if more
     nu_rate: float = 0.5  # of the moving average of the sample's α-quantile, per iteration
-    kp: float = 0.5  # the price of risk answers the violation, in deviations of X: in proportion,
-    ki: float = 0.02  # by its sum,
+    kp: float = 1.0  # the price of risk answers the violation, in deviations of X: in proportion,
+    ki: float = 0.01  # by its sum,
     kd: float = 0.0  # by its growth
     delay: int = 10  # iterations over which growth is measured
     smoothing: float = 0.5  # of the violation, for kp and kd

@@ -39,6 +39,7 @@ class TensorEnv(ABC):
     dtype: torch.dtype = torch.float32  # of observations and rewards
     same_step: ClassVar[bool] = False
     exact_resume: ClassVar[bool] = True
+    observes_gained: ClassVar[bool] = False  # whether an observation tells what the episode has gained so far
 
     @abstractmethod
     def reset(self, noise: Tensor) -> tuple[State, Observation]:

@@ -150,9 +150,9 @@ def _stage(config: Config, folder: Path, given: Given, saved: Checkpoint | None)
     with ExitStack() as stack:
         env, judged_in = given.env, given.evaluation_env
         if env is None:
-            env = stack.enter_context(_closing(make(config.env)))
+            env = stack.enter_context(_closing(make(config.env, risk=config.risk)))
         if config.run.evaluate_every and judged_in is None:
-            judged_in = stack.enter_context(_closing(make(config.env, config.run.evaluate_envs)))
+            judged_in = stack.enter_context(_closing(make(config.env, config.run.evaluate_envs, config.risk)))
         if saved is not None:
             checkpoints.check_environment(saved, env)
         logs.truncate(folder / logs.METRICS_FILE, saved.env_steps if saved else 0)

@@ -23,6 +23,7 @@ class CVaRPosition(Oracle):
     """
 
     unit = "episode"
+    observes_gained = True  # nothing, before the only row
 
     def __init__(
         self,

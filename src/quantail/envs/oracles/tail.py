@@ -25,6 +25,7 @@ class TailGame(Oracle):
     """A game with few pure policies. CVaR is convex in the law of the return, so no mixture beats the best pure policy."""
 
     unit = "episode"
+    observes_gained = True  # or there is only one thing that it can have gained
 
     def policies(self) -> Mapping[str, Outcomes]:
         """The law of the return under each pure policy, by name."""
@@ -125,7 +126,7 @@ class StaticNested(TailGame):
         lowest, highest = (-stake - loss, stake + gain) if observe_return else (0.0, 1.0)
         super().__init__(num_envs, (Box((2,), (0.0, lowest), (1.0, highest)), Discrete(2)), 1, None, **where)
         self.stake, self.gain, self.p_gain, self.loss = stake, gain, p_gain, loss
-        self.observe_return = observe_return
+        self.observe_return = self.observes_gained = observe_return  # type: ignore[misc]
 
     def start(self, noise: Tensor) -> Stake:
         return Stake(torch.zeros_like(noise[:, 0]))
