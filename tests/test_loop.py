@@ -91,7 +91,23 @@ GATED = {"optim.name": "adaptive_upgd"}
 NOISY = {"optim.variance.estimator": "elementwise", "optim.variance.warmup": 0}
 CYCLE = {"optim.schedule.kind": "one_cycle", "total_timesteps": 130}
 ANSWERED = {"kl.target": 1e-6, "kl.absolute_factor": 1e9, "optim.kl_rate.factor": 1.5}
+RISKY = {"risk.weight": 0.5, "risk.alpha": 0.5}
+LIMITED = {"risk.limit": 9.0, "risk.alpha": 0.5, "risk.horizon": "step"}
 FLIPS = {
+    "risk.horizon": Flip("step", RISKY),
+    "risk.window": Flip(3, RISKY | {"risk.horizon": "window", "risk.window": 2}),
+    "risk.alpha": Flip(0.3, RISKY),
+    "risk.weight": Flip(0.4),
+    "risk.limit": Flip(9.0),
+    "risk.alpha_decay": Flip(0.5, RISKY),
+    "risk.memory": Flip(90, RISKY | {"risk.horizon": "step", "risk.memory": 40}),
+    "risk.nu_rate": Flip(0.1, RISKY),
+    "risk.kp": Flip(0.1, LIMITED),
+    "risk.ki": Flip(0.3, LIMITED),
+    "risk.kd": Flip(9.0, LIMITED, iterations=4),
+    "risk.delay": Flip(1, LIMITED | {"risk.kd": 9.0}, iterations=4),
+    "risk.smoothing": Flip(0.9, LIMITED),
+    "risk.cap": Flip(0.01, LIMITED),
     "seed": Flip(1),
     "total_timesteps": Flip(200, {"total_timesteps": 60}, iterations=0),
     "net.encoder_sizes": Flip((5,)),
@@ -210,7 +226,10 @@ FLIPS = {
     "input.clip_observations": Flip(0.3),
     "input.reward_scale": Flip(7.0, {"critic.normalize_returns": False}),
 }
-EXCEPTIONS = {"ppo.micro_batches": "less memory for the same step: tests/test_update.py shows that the gradient is the same"}
+EXCEPTIONS = {
+    "risk.observe": "whether a named environment shows its sums: tests/test_risk.py",
+    "ppo.micro_batches": "less memory for the same step: tests/test_update.py shows that the gradient is the same",
+}
 
 
 def leaves(value: Any, path: str = "") -> list[str]:

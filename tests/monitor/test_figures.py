@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from architecture.rules import ROOT
-from quantail.config import Config, OptimConfig, VarianceConfig
+from quantail.config import Config, OptimConfig, RiskConfig, VarianceConfig
 from quantail.loop import train
 from quantail.types import Box, Group
 from rivers import Ragged, settings
@@ -37,6 +37,10 @@ RUNS: dict[str, tuple[Config, Ragged]] = {
     "choices": (settings("choices", net={"memory": "gru", "trunks": "shared"}), Ragged("choices")),
     "real": (settings("tanh", net={"layers": 2}), Ragged("tanh")),
     "categorical": (settings("real", {"kind": "categorical", "twin": False}, net={"memory": "none"}), Ragged("real")),
+    "risk": (
+        settings("choice", risk=RiskConfig(horizon="step", limit=1.0, weight=0.1), net={"trunks": "each"}),
+        Ragged("choice"),
+    ),
     "group": (settings("choice", net={"trunks": "each"}), Succeeds("choice")),
     "gated": (settings("real", optim=GATED), Ragged("real")),
 }
