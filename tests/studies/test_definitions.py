@@ -34,7 +34,7 @@ def test_the_formula_of_the_log_normal_deviation_is_that_of_many_years():
     noise = np.random.default_rng(0)
     prices = pd.Series(100 * np.cumprod(1 + 0.001 + 0.01 * noise.standard_normal(3000)))
     x = prices.pct_change().dropna().to_numpy()
-    years = np.prod(1 + noise.choice(x, (20_000, 252)), axis=1)
+    years = np.prod(1 + noise.choice(x, (5_000, 252)), axis=1)
     ratio = next(
         row.other["growth over log-normal deviation"][0] for row in study.rows(dated(prices)) if "A = 252" in row.figure
     )
