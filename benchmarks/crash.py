@@ -32,7 +32,18 @@ import tyro  # noqa: F401
 
 from quantail import checkpoint, cli, presets
 from quantail.checkpoint import rotation
-from quantail.config import Config, CriticConfig, EnvConfig, InputConfig, KlConfig, NetConfig, OptimConfig, PpoConfig, RunConfig
+from quantail.config import (
+    Config,
+    CriticConfig,
+    EnvConfig,
+    InputConfig,
+    KlConfig,
+    NetConfig,
+    OptimConfig,
+    PpoConfig,
+    RiskConfig,
+    RunConfig,
+)
 from quantail.config.optim import KlRateConfig, UpgdConfig, VarianceConfig
 from quantail.monitor.sinks import METRICS_FILE, read_rows
 from quantail.run import configfile, session
@@ -45,6 +56,7 @@ NOISY = OptimConfig(  # what has a state of its own: noise, utilities, the gradi
     upgd=UpgdConfig(sigma=0.01),
     variance=VarianceConfig(estimator="elementwise", warmup=5),
 )
+PRICED = RiskConfig(alpha=0.3, limit=-2.0, weight=0.1)  # outcomes, ν, the price and its controller, the charges' scale
 RAW = {"input": InputConfig(normalize_observations=False), "critic": CriticConfig(normalize_returns=False)}
 
 
@@ -64,6 +76,7 @@ CASES: dict[str, Callable[[], Config]] = {
     "normalised": lambda: case(presets.cartpole_positions(), 4_000),  # observations and returns
     "continuous": lambda: case(replace(presets.garleanu_pedersen(), net=NetConfig(memory="gru")), 16_000),
     "upgd": lambda: case(presets.cartpole(), 4_000, optim=NOISY, kl=KlConfig(target=0.01)),
+    "risk": lambda: case(Config(env=EnvConfig("quantail/StaticNested", 16)), 8_000, risk=PRICED),
     "market": lambda: case(Config(env=EnvConfig("quantail/Market", 16, {"length": 40})), 8_000),  # paths made anew
 }
 

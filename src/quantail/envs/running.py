@@ -29,8 +29,8 @@ class Gained(NamedTuple):
 
 
 class ObserveGained(TensorEnv):
-    """The environment with one more number in its observations: the sum of gains (`Step.pnl`, else the reward) of the episode so
-    far, or of its last `window` rows.
+    """The environment with one more number in its observations: the sum of gains (`Step.pnl`, else the reward) of the episode
+    so far, or of its last `window` rows.
 
     Real vectors grow by one entry; images and choices get a part of their own, named "gained".
     """
