@@ -15,6 +15,7 @@ from quantail.envs.running import ObserveGained, widened
 from quantail.errors import ConfigError
 from quantail.estimate import estimate
 from quantail.loop import begin, informed, make_agent, rollout_noise, train
+from quantail.market.env import MarketEnv
 from quantail.normaliser import adopt, renewed
 from quantail.registry import gained_is_seen, make
 from quantail.risk import KEPT, Running, advance, assessed, charges, figures, minding, start_risk, tail_share, violation
@@ -413,3 +414,11 @@ def test_an_episode_of_its_own_sum():
     assert outcome.tolist() == [5.0]
     outcome, running = advance(running, torch.tensor([4.0]), torch.tensor([1.0]), yes, yes, risk)
     assert outcome.tolist() == [4.0]
+
+
+def test_the_market_says_whether_it_shows_what_was_gained():
+    market = MarketEnv(3)
+    assert market.observes_gained
+    assert gained_is_seen(market, RiskConfig(limit=-0.1))
+    hidden = MarketEnv(3, episode=replace(market.episode, parts=("features", "weights")))
+    assert not gained_is_seen(hidden, RiskConfig(limit=-0.1))
