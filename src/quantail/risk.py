@@ -28,6 +28,7 @@ from quantail.functional.risk import (
 from quantail.types import Moments, Scale
 
 TELLING = 10  # outcomes in the tail, below which its mean is mostly luck
+SETTLED = 9  # the iteration after which a sample that is still so small is told of, once
 KEPT = 2**14  # outcomes, the latest; the tail of more is not known better than anything else is
 WILD = 5.0  # deviations beyond which a violation counts no more: a price that leaps teaches nothing
 
@@ -215,7 +216,7 @@ def risk_findings(metrics: Mapping[str, float], risk: RiskConfig, iteration: int
             f"the agent does not see {what}, on which the best action for the tail depends: wrap the environment in "
             "quantail.envs.running.ObserveGained, or set risk.observe=false"
         )
-    if (carried := metrics.get("risk/tail_samples", TELLING)) < TELLING:
+    if iteration == SETTLED and (carried := metrics.get("risk/tail_samples", TELLING)) < TELLING:
         found.append(
             f"{carried:.2g} outcomes carry the worst {risk.alpha:g}: their mean is mostly luck; use more environments, a "
             "larger risk.memory or risk.alpha, or a shorter risk.horizon"
