@@ -83,7 +83,7 @@ def market(cell: str, seed: int, mode: str, rows: int) -> Mapping[str, float]:
 
 def law(cell: str, seed: int, mode: str, rows: int) -> Mapping[str, float]:
     """Sizes of the errors of what the critic says, percent."""
-    env = tails.LAWS[LAW](LAW_COPIES)
+    env = tails.environment(LAW, LAW_COPIES)
     config = replace(LAW_CONFIG, seed=seed, total_timesteps=rows, critic=critic_of(LAW_CONFIG.critic, cell, mode))
     config = replace(config, ppo=replace(config.ppo, gamma=env.gamma))
     *_, last = train(config, env)
