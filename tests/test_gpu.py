@@ -9,6 +9,7 @@ from quantail.config import Config, CriticConfig, EntropyConfig, NetConfig, Opti
 from quantail.envs.oracles import HiddenRegime, TMaze
 from quantail.estimate import estimate
 from quantail.loop import make_agent, make_optimizer, rollout_noise, train
+from quantail.optim import AdaptiveUPGD
 from quantail.rollout import collect, start_carry
 from quantail.streams import Stream, generator
 from quantail.trees import tree_map
@@ -90,3 +91,60 @@ def test_it_learns_to_remember_on_a_gpu(memory):
         *_, report = train(config, TMaze(256, length=4, device="cuda"))
         assert report.metrics["rollout/ep_rew_mean"] > 0.9, seed
         assert all(weight.is_cuda and bool(weight.isfinite().all()) for weight in report.agent.parameters())
+
+
+# --- optimizers -------------------------------------------------------------------------------------------------------
+
+GATED = {
+    "plain": {},
+    "tensor": {"scale": "tensor"},
+    "unit": {"scale": "unit"},
+    "reference": {"normaliser": "reference"},
+    "tracked": {"noise": "tracked"},
+    "noise alone": {"protecting": False},
+}
+
+
+def walked(device, steps=6, graph=False, **options):
+    """Weights after so many steps with gradients that are a function of the weights."""
+    source = torch.Generator().manual_seed(1)
+    shapes = ((5, 3), (4,), (2, 3, 2))
+    params = [torch.nn.Parameter(torch.randn(shape, generator=source, dtype=torch.float64).to(device)) for shape in shapes]
+    optimizer = AdaptiveUPGD(params, 0.01, sigma=0.1, utility_beta=0.9, **options)
+
+    def step():
+        for p in params:
+            slope = p.detach().sin() + 0.1
+            if p.grad is None:
+                p.grad = slope
+            else:
+                p.grad.copy_(slope)
+        optimizer.step()
+
+    if not graph:
+        for _ in range(steps):
+            step()
+        return [p.detach().cpu() for p in params]
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        for _ in range(2):
+            step()
+    torch.cuda.current_stream().wait_stream(side)
+    captured = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(captured):
+        step()
+    for _ in range(steps - 2):
+        captured.replay()
+    return [p.detach().cpu() for p in params]
+
+
+@pytest.mark.parametrize("option", GATED)
+def test_an_optimizer_walks_the_same_way_on_both_devices_and_in_a_graph(option):
+    expected = walked("cpu", **GATED[option])
+    for found in (
+        walked("cuda", **GATED[option]),
+        walked("cuda", foreach=False, **GATED[option]),
+        walked("cuda", capturable=True, **GATED[option]),
+        walked("cuda", capturable=True, graph=True, **GATED[option]),
+    ):
+        torch.testing.assert_close(found, expected, **CLOSE)

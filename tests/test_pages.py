@@ -10,7 +10,7 @@ import pytest
 DOCS = Path(__file__).parents[1] / "docs"
 
 
-@pytest.mark.parametrize("page", ["runs.md", "from_sb3.md", "risk.md"])
+@pytest.mark.parametrize("page", ["runs.md", "from_sb3.md", "risk.md", "optimizers.md"])
 def test_examples_run_and_print_what_they_say(page, tmp_path, monkeypatch):
     if "sb3" in page:
         pytest.importorskip("sb3_contrib")

@@ -82,11 +82,11 @@ def test_element_by_element_strong_noise_is_measured_too(kind, ratio):
 
 
 def test_noise_that_all_elements_share_is_one_number_and_the_bias_is_known():
-    """m has the variance q·σ² of a single number: E 1/(m² − q·σ²) > 1/μ², to first order by 3·q·ρ (docs/optimizers.md)."""
+    """m has the variance q·σ² of a single number: E 1/(m² − q·σ²) > 1/μ², to first order by 4·q·ρ (docs/optimizers.md)."""
     decay = 0.999
     q = (1 - decay) / (1 + decay)
     found = measured("elementwise", "shared", 4.0, steps=6000, every=20, decay=decay)
-    assert 3 * q * 4.0 < 0.01
+    assert 4 * q * 4.0 < 0.01
     assert found == pytest.approx(4.0, rel=0.1)
 
 

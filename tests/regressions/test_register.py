@@ -1,7 +1,8 @@
 """The register of known bugs: whatever went wrong in systems like this one, and the tests that would see it again.
 
 A row names the mistake and its guards as `file::test`. Every guard must exist; whoever renames one mends its row. G: gradients,
-losses, critic; R: recurrent state; E: environments; X: engineering. A new bug gets a row with the commit that mends it.
+losses, critic; R: recurrent state; E: environments; U: optimizers; V: noise of gradients; X: engineering.
+A new bug gets a row with the commit that mends it.
 """
 
 import ast
@@ -280,6 +281,72 @@ REGISTER: dict[str, tuple[str, ...]] = {
         "the library replaced functions of torch",
         "regressions/test_engineering::test_importing_changes_nothing_in_torch",
         "test_loop::test_training_leaves_the_global_stream_alone",
+    ),
+    "V1": (
+        "a constant gradient was called noisy, spread over elements was called noise",
+        "optim/test_variance::test_a_constant_gradient_has_no_noise",
+        "optim/test_variance::test_the_mean_of_each_element_and_its_variance_are_unbiased",
+    ),
+    "V2": (
+        "noise that cancels in the mean of a tensor was not seen",
+        "optim/test_variance::test_the_ratio_is_the_true_one",
+    ),
+    "V3": (
+        "old parameters were measured after new ones had taken their place; what was known was lost with a file",
+        "optim/test_variance::test_new_parameters_are_measured_instead_of_the_old_ones",
+        "optim/test_variance::test_a_scaler_that_was_saved_goes_on_bit_for_bit",
+        "optim/test_joint::test_what_a_file_holds_goes_on_bit_for_bit",
+    ),
+    "V4": (
+        "the factor stood at its floor, and blocked learning",
+        "optim/test_variance::test_the_factor_by_hand",
+    ),
+    "V5": (
+        "the gradient was measured after it had been scaled and clipped",
+        "optim/test_joint::test_the_gradient_is_measured_as_it_came_and_the_clip_comes_last",
+    ),
+    "V6": (
+        "averages started at the first value and were corrected for starting at 0",
+        "optim/test_variance::test_the_mean_of_each_element_and_its_variance_are_unbiased",
+    ),
+    "V7": (
+        "a shorter gradient left the noise of the step as it was",
+        "optim/test_variance::test_a_shortened_step_is_a_step_at_that_rate_decay_and_noise_included",
+    ),
+    "U1": (
+        "steps were twice as long as the learning rate says",
+        "contracts/test_optimizers::test_a_neutral_gate_is_torchs_own_step",
+    ),
+    "U2": (
+        "where every utility was negative, the most harmful weights were protected most",
+        "contracts/test_optimizers::test_the_more_useful_a_weight_the_less_it_moves_whatever_the_signs",
+    ),
+    "U3": (
+        "utilities of 0 gave 0/0",
+        "contracts/test_optimizers::test_nothing_known_is_a_plain_step",
+        "contracts/test_optimizers::test_gradients_of_any_size_break_nothing",
+    ),
+    "U4": (
+        "a corrected utility over an uncorrected range: 98 % of the gates were shut or wide open at the first step",
+        "contracts/test_optimizers::test_the_first_step_saturates_nothing_but_in_the_reference",
+    ),
+    "U5": (
+        "a learning rate that was set was not the one used",
+        "optim/test_schedule::test_after_every_path_the_group_has_the_rate",
+        "optim/test_schedule::test_from_the_config_to_the_weights",
+    ),
+    "U6": (
+        "the critics' own learning rate reached no group",
+        "optim/test_schedule::test_the_critics_group_holds_what_is_the_critics_alone",
+    ),
+    "U7": (
+        "settings of the optimizer were thrown away",
+        "optim/test_joint::test_the_name_chooses_and_the_settings_arrive",
+        "checkpoint/test_checkpoint::test_moments_come_from_the_file_and_settings_from_the_config",
+    ),
+    "U8": (
+        "a step without any gradient crashed",
+        "contracts/test_optimizers::test_what_has_no_gradient_stands_still_and_counts_its_own_steps",
     ),
     "X2": (
         "tests left stubs in place of modules",

@@ -174,7 +174,7 @@ def test_one_command_writes_the_record_the_table_and_the_figure(tmp_path, digits
     first = capsys.readouterr().out
     record = json.loads((tmp_path / "plasticity.json").read_text())
     assert record["seeds"] == [0, 1]
-    assert {(row["task"], row["samples"]) for row in record["rows"]} == {("digits", 60), ("market", 40)}
+    assert {(row["task"], row["samples"]) for row in record["rows"]} == {("digits", 60), ("market", 15)}
     assert len(record["rows"]) == 2 * 2 * 4
     for row in record["rows"]:
         assert row["whole"] == row["rates"][f"{row['rate']:g}"]

@@ -53,37 +53,56 @@ def trace(bucket: Bucket) -> None:
         torch._foreach_addcmul_(traces, bent, bucket.params, value=(1 - beta) / 2)
 
 
-def largest_utilities(buckets: Iterable[Bucket]) -> dict[tuple[Any, ...], Tensor]:
+class Largest(NamedTuple):
+    """What the traces of a kind of bucket are divided by."""
+
+    value: Tensor  # [] or [P]
+    of_traces: bool  # it is the largest u where one correction holds for all, which then cancels; else the largest û
+
+
+def largest_utilities(buckets: Iterable[Bucket]) -> dict[tuple[Any, ...], Largest]:
     """M of each kind of bucket whose scale is global: the largest |û|; `reference`: the largest u, or |u| where no u > 0."""
-    found: dict[tuple[Any, ...], list[Tensor]] = {}
+    found: dict[tuple[Any, ...], list[Bucket]] = {}
     for bucket in buckets:
-        if bucket.group["scale"] != "global":
-            continue
-        traces = bucket.state("utility")
-        if bucket.group["normaliser"] == "reference":
-            pairs = [torch.stack([per_agent(u, bucket.group, "max"), per_agent(u.abs(), bucket.group, "max")]) for u in traces]
-            found.setdefault(bucket.kind, []).extend(pair.double() for pair in pairs)
-        else:
-            tops = torch.stack(_sizes(traces, bucket.group)).amax(0)
-            found.setdefault(bucket.kind, []).append(tops.double() / bucket.correction(bucket.group["utility_beta"]))
-    joined = {kind: torch.stack(tops).amax(0) for kind, tops in found.items()}
-    return {kind: torch.where(top[0] > 0, top[0], top[1]) if kind[1] == "reference" else top for kind, top in joined.items()}
+        if bucket.group["scale"] == "global":
+            found.setdefault(bucket.kind, []).append(bucket)
+    return {kind: _reference(alike) if kind[1] == "reference" else _corrected(alike) for kind, alike in found.items()}
 
 
-def half_gates(bucket: Bucket, largest: Tensor | None) -> list[Tensor]:
+def _reference(buckets: list[Bucket]) -> Largest:
+    group = buckets[0].group
+    traces = [u.double() for bucket in buckets for u in bucket.state("utility")]
+    top, size = (
+        torch.stack([per_agent(u, group, "max") for u in some]).amax(0) for some in (traces, [u.abs() for u in traces])
+    )
+    return Largest(torch.where(top > 0, top, size), of_traces=False)
+
+
+def _corrected(buckets: list[Bucket]) -> Largest:
+    first, betas = buckets[0], {bucket.group["utility_beta"] for bucket in buckets}
+    together = all(one.step is first.step or (isinstance(one.step, float) and one.step == first.step) for one in buckets)
+    sizes = [_sizes(bucket.state("utility"), bucket.group) for bucket in buckets]
+    if together and len(betas) == 1 and len({one.params[0].dtype for one in buckets}) == 1:
+        return Largest(torch.stack([size for some in sizes for size in some]).amax(0), of_traces=True)
+    tops = [
+        torch.stack(some).amax(0).double() / one.correction(one.group["utility_beta"])
+        for some, one in zip(sizes, buckets, strict=True)
+    ]
+    return Largest(torch.stack(tops).amax(0), of_traces=False)
+
+
+def half_gates(bucket: Bucket, largest: Largest | None) -> list[Tensor]:
     """σ(−c·û/M), half a gate, for every weight; ½ where nothing is known."""
     group, traces = bucket.group, bucket.state("utility")
-    correction, steep = bucket.correction(group["utility_beta"]), -group["strength"] * GATES[group["gate"]]
-    together = largest is not None and group["scale"] == "global"
-    if together and largest is not None:
-        factor = steep / _positive(largest * correction, traces[0].dtype)
-        factors = [factor.to(traces[0].dtype)] * len(traces)
+    steep = -group["strength"] * GATES[group["gate"]]
+    if largest is not None and group["scale"] == "global":
+        whole = largest.value if largest.of_traces else largest.value * bucket.correction(group["utility_beta"])
+        factor = (steep / _positive(whole, traces[0].dtype)).to(traces[0].dtype)
+        alike = factor.ndim == 0
+        gates = list(torch._foreach_mul(traces, factor)) if alike else [u * spread(factor, u) for u in traces]
     else:
-        factors = [steep / _positive(own_scale(u, group, correction), u.dtype) for u in traces]
-    if factors[0].ndim == 0 and together:
-        gates = list(torch._foreach_mul(traces, factors[0]))
-    else:
-        gates = [u * spread(factor, u) for u, factor in zip(traces, factors, strict=True)]
+        correction = bucket.correction(group["utility_beta"])
+        gates = [u * spread(steep / _positive(own_scale(u, group, correction), u.dtype), u) for u in traces]
     torch._foreach_sigmoid_(gates)
     return gates
 

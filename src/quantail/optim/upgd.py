@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from quantail.errors import ConfigError
-from quantail.optim.gates import Bucket, Number, add_product, half_gates, largest_utilities, per_agent, spread, trace
+from quantail.optim.gates import Bucket, Largest, Number, add_product, half_gates, largest_utilities, per_agent, spread, trace
 from quantail.optim.gating import DEFAULTS, Gating, check_group
 from quantail.optim.noise import Tape
 
@@ -83,7 +83,7 @@ class UPGD(torch.optim.Optimizer):
         largest = largest_utilities(buckets)
         return [2 * half for bucket in buckets for half in half_gates(bucket, largest.get(bucket.kind))]
 
-    def _move(self, bucket: Bucket, largest: Tensor | None) -> None:
+    def _move(self, bucket: Bucket, largest: Largest | None) -> None:
         """Decay, direction, noise, gate; the gate is halved, so the step is doubled."""
         group, params, lr = bucket.group, bucket.params, bucket.group["lr"]
         halves = half_gates(bucket, largest)

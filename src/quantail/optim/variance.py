@@ -139,7 +139,8 @@ class VarianceScaler:
     def factor(self) -> Tensor:
         """f, [] or [P] float64."""
         wanted = 1 / (1 + self.scaling["alpha"] * self.ratio().clamp_max(self.scaling["cap"]))
-        return torch.where(self.memory["count"] <= self.scaling["warmup"], 1.0, wanted.clamp_min(self.scaling["floor"]))
+        wanted = wanted.clamp_min(self.scaling["floor"])
+        return torch.where(self.memory["count"] <= self.scaling["warmup"], torch.ones_like(wanted), wanted)
 
     # --- acting -----------------------------------------------------------------------------------------------------------
 
