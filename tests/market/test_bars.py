@@ -103,6 +103,14 @@ def test_packed_files_and_other_encodings(tmp_path):
         check(load_bars(tmp_path / name, echo=quiet), symbol=name[0])
 
 
+@pytest.mark.parametrize("mode", ["strict", "repair"])
+def test_a_quote_that_is_never_closed_swallows_nothing(tmp_path, mode):
+    rows = lines("time,open,high,low,close,volume,note", str, tail=",x").splitlines()
+    rows[2] = rows[2].removesuffix("x") + '"x'
+    with pytest.raises(InputError, match=r"a\.csv line 3: a quote runs over several lines; close it"):
+        load_bars(written(tmp_path / "a.csv", "\n".join(rows)), mode=mode, bar_seconds=3600, echo=quiet)
+
+
 def test_a_folder_of_archives_is_one_series(tmp_path):
     rows = lines("", lambda s: str(s * 1000), ",", ",1709531999999,0,1,0,0,0").splitlines()
     rows[2] = rows[2].replace(str(HOURS[2] * 1000), str(HOURS[2] * 10**6), 1)  # the unit of Binance's dumps changed in 2025
