@@ -215,6 +215,8 @@ def test_underwater_is_filled_down_from_zero():
     half = len(falls)
     np.testing.assert_allclose(shape[:half], run, atol=1e-9)
     np.testing.assert_allclose(shape[half:, 1], 1, atol=1e-9)
+    np.testing.assert_allclose(shape[half:, 0], run[::-1, 0], atol=1e-9)
+    assert [percents(node, "y1") for node in parsed(figure).iter("line") if node.get("class") == "rule"] == [[0.0]]
     assert texts(figure, "y")[-1] == "0\u202f%"
 
 
@@ -275,6 +277,7 @@ def test_bars_begin_at_zero_and_whiskers_reach_their_ends():
     on = axis.around([0.8, -0.4], [0.1, 1.6], include=(0.0,))
     zero = float(on.place(0.0))
     agent, down = rects(figure)
+    assert (agent.get("class"), down.get("class")) == ("s1", "soft thin")
     assert percents(agent, "x", "width") == pytest.approx([zero, float(on.place(0.8)) - zero], abs=1e-4)
     assert percents(down, "x", "width") == pytest.approx([float(on.place(-0.4)), zero - float(on.place(-0.4))], abs=1e-4)
     whisker = next(node for node in parsed(figure).iter("line") if node.get("class") == "whisker")
@@ -294,6 +297,10 @@ def test_a_waterfall_ends_with_what_is_left():
     written = [node.text.replace("\u202f", " ") for node in parsed(figure).iter("span")]
     assert written == ["gross", "12.0 %", "fee", "−3.0 %", "carry", "1.0 %", "net", "10.0 %"]
     assert charts.waterfall("nothing", ("gross", 0.0), {"fee": 0.0}, "net")
+    money = charts.waterfall("money", ("gross", 1250.0), {"fee": -30.0}, "net", unit="")
+    assert [node.text for node in parsed(money).iter("span")][1::2] == ["1,250", "−30", "1,220"]
+    cents = charts.waterfall("cents", ("gross", 0.0125), {"fee": -0.0003}, "net", unit="")
+    assert [node.text for node in parsed(cents).iter("span")][1::2] == ["0.0125", "−0.0003", "0.0122"]
 
 
 def test_a_histogram_counts_every_value():
@@ -374,6 +381,10 @@ def test_a_qq_chart_is_that_of_scipy(rows):
     ((a, b),) = paths(charts.qq("qq", values), "dash")
     assert across.low + a[0] * (across.high - across.low) == pytest.approx(up.low + a[1] * (up.high - up.low), abs=0.01)
     assert across.low + b[0] * (across.high - across.low) == pytest.approx(up.low + b[1] * (up.high - up.low), abs=0.01)
+
+
+def test_three_returns_are_enough_for_a_qq_chart():
+    assert len(paths(charts.qq("three", [1.0, 2.0, 4.0]), "dots")) == 3
 
 
 def test_calibration_shows_levels_against_shares_and_the_band_of_luck():
