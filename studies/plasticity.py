@@ -23,6 +23,7 @@ import multiprocessing
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -223,7 +224,7 @@ def view(p: Tensor, scaling: int) -> Tensor:
 
 
 def run(job: Job) -> dict[str, Any]:
-    """All agents of an optimizer, [scalings, seeds, rates]: the scores of every period, and how the factors behaved."""
+    """All agents of an optimizer, [scalings, seeds, rates]: scores of every period, the oracle's, how the factors behaved."""
     torch.set_num_threads(1)
     end, rates = time.monotonic() + job.seconds, torch.tensor(RATES[job.optimizer])
     shape = (len(SCALINGS), job.seeds, len(rates))
@@ -234,17 +235,18 @@ def run(job: Job) -> dict[str, Any]:
     elementwise, pair, norm = scalers_of(nets.params)
     before = [torch.zeros_like(p) for p in pair.params]
     factor = torch.ones(len(seed_of))
-    scores, oracle, factors = [torch.zeros(len(seed_of))], np.zeros(job.seeds), [torch.zeros(2, len(seed_of))]
+    scores, oracle, factors = [torch.zeros(len(seed_of))], [np.zeros(job.seeds)], [torch.zeros(2, len(seed_of))]
     for at, (x, judge, best) in enumerate(TASKS[job.task](job, seed_of)):
         if at and at % PERIOD == 0:
             if time.monotonic() > end:
                 break
             scores.append(torch.zeros(len(seed_of)))
+            oracle.append(np.zeros(job.seeds))
         with torch.no_grad():
             slope, score = judge(nets.forward(x))
             nets.backward(slope)
             scores[-1] += score
-            oracle += best
+            oracle[-1] += best
             elementwise.observe()
             norm.observe()
             noise, signal = two_samples(pair.params, before)
@@ -260,14 +262,12 @@ def run(job: Job) -> dict[str, Any]:
             for p, q in zip(nets.params, old, strict=True):
                 p.lerp_(q, rest)
     mean, squares = torch.stack(factors[1:]).mean(0)
-    course = torch.stack(scores, -1).reshape(*shape, -1).numpy()
-    samples = PERIOD * course.shape[-1] if job.samples >= PERIOD else job.samples
-    unit = oracle / course.shape[-1] if job.task == "market" else np.full(job.seeds, min(PERIOD, job.samples))
     return {
-        "scores": course / unit[:, None, None],
+        "scores": torch.stack(scores, -1).reshape(*shape, -1).numpy(),
+        "oracle": np.stack(oracle, -1),
         "factor": mean.reshape(shape).mean(1).numpy(),
         "factor_sd": (squares - mean.square()).clamp_min(0).sqrt().reshape(shape).mean(1).numpy(),
-        "samples": samples,
+        "samples": min(PERIOD * len(scores), job.samples),
     }
 
 
@@ -289,9 +289,10 @@ def gather(jobs: Sequence[Job], found: Sequence[dict[str, Any]]) -> dict[str, An
     """Per task, optimizer and scaling: the best rate, each seed's score over the whole run, early and late; the mean course."""
     rows = []
     for job, result in zip(jobs, found, strict=True):
-        scores, rates = result["scores"], RATES[job.optimizer]
+        scores, oracle, rates = result["scores"], result["oracle"][:, None], RATES[job.optimizer]
         fifth = max(1, round(LATE * scores.shape[-1]))
-        whole, early, late = scores.mean(-1), scores[..., :fifth].mean(-1), scores[..., -fifth:].mean(-1)
+        parts = (slice(None), slice(fifth), slice(-fifth, None))
+        whole, early, late = (scores[..., part].sum(-1) / oracle[..., part].sum(-1) for part in parts)
         for i, scaling in enumerate(SCALINGS):
             best = int(np.nan_to_num(whole[i].mean(0), nan=-np.inf).argmax())
             rows.append({
@@ -300,7 +301,8 @@ def gather(jobs: Sequence[Job], found: Sequence[dict[str, Any]]) -> dict[str, An
                 "whole": rounded(whole[i, :, best]), "early": rounded(early[i, :, best]), "late": rounded(late[i, :, best]),
                 "factor": round(float(result["factor"][i, best]), 4),
                 "factor_sd": round(float(result["factor_sd"][i, best]), 4),
-                "samples": result["samples"], "course": rounded(scores[i, :, best].mean(0)),
+                "samples": result["samples"],
+                "course": rounded((scores[i, :, best] / oracle[:, 0].mean(-1, keepdims=True)).mean(0)),
             })  # fmt: skip
     return {"seeds": list(range(jobs[0].seeds)), "period": PERIOD, "rows": rows}
 
@@ -373,12 +375,14 @@ def draw(record: dict[str, Any], path: Path) -> None:
         plt.close(figure)
 
 
-def study(jobs: Sequence[Job], workers: int) -> dict[str, Any]:
-    """All jobs, in this process if there is one worker."""
-    if workers == 1:
-        return gather(jobs, [run(job) for job in jobs])
-    with multiprocessing.get_context("spawn").Pool(workers) as pool:
-        return gather(jobs, pool.map(run, jobs, chunksize=1))
+def study(jobs: Sequence[Job], workers: int) -> Iterator[dict[str, Any]]:
+    """The record after each job; in this process if there is one worker."""
+    found: list[dict[str, Any]] = []
+    with ExitStack() as stack:
+        pool = stack.enter_context(multiprocessing.get_context("spawn").Pool(workers)) if workers > 1 else None
+        for result in pool.imap(run, jobs) if pool else map(run, jobs):
+            found.append(result)
+            yield gather(jobs[: len(found)], found)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -401,12 +405,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         began = time.perf_counter()
         jobs = [
             Job(task, name, asked.seeds, asked.samples // (1 if task == "digits" else 4), asked.digits, 60 * asked.minutes)
-            for task in sorted(asked.tasks)
+            for task in asked.tasks
             for name in asked.optimizers
         ]
-        record = study(jobs, asked.jobs)
         asked.folder.mkdir(parents=True, exist_ok=True)
-        (asked.folder / "plasticity.json").write_text(json.dumps(record) + "\n", "utf-8")
+        for record in study(jobs, asked.jobs):
+            (asked.folder / "plasticity.json").write_text(json.dumps(record) + "\n", "utf-8")
         print(f"{time.perf_counter() - began:.0f} s; seeds {record['seeds']}\n")
     print(table(record))
     return 0

@@ -70,7 +70,7 @@ def test_an_agent_without_scaling_learns_as_an_ordinary_network_at_its_rate(name
             optimizer.zero_grad()
             torch.nn.functional.cross_entropy(out, judge(torch.zeros(2, 10))[0][seed].argmin()).backward()
             optimizer.step()
-        assert found[0, seed, i, 0] * samples == pytest.approx(right, abs=1)  # float32 sums in another order
+        assert found[0, seed, i, 0] == pytest.approx(right, abs=1)  # float32 sums in another order
 
 
 def test_pixels_move_every_period_and_seeds_differ(digits, monkeypatch):
