@@ -38,11 +38,12 @@ CELLS: Mapping[str, tuple[bool, bool]] = {
 }
 MODES = ("mean_only", "mean_and_variance", "per_quantile")
 
+MARKET, ROWS = "garleanu-pedersen", 200_000
+
 # A return law with states, and no more rows than a run would give it: each seen four times, as in most runs.
 LAW = "ar1"
-LAW_CONFIG = learning.tuned(200_000, PpoConfig(n_steps=64, batch_size=1024, n_epochs=4), memory="none")
+LAW_CONFIG = learning.tuned(ROWS, PpoConfig(n_steps=64, batch_size=1024, n_epochs=4), memory="none")
 LAW_COPIES = 64
-MARKET, MARKET_ROWS = "garleanu-pedersen", 200_000
 
 
 class Result(NamedTuple):
@@ -61,10 +62,10 @@ def critic_of(base: CriticConfig, cell: str, mode: str) -> CriticConfig:
     return replace(base, twin=twin, clip=mode if clipped else "off")
 
 
-def market(cell: str, seed: int, mode: str) -> Mapping[str, float]:
+def market(cell: str, seed: int, mode: str, rows: int) -> Mapping[str, float]:
     """Percent of the optimum, early and at the end, and what the rollouts said of the critic in between."""
     case = learning.CASES[MARKET]
-    config = replace(case.config, seed=seed, total_timesteps=MARKET_ROWS, critic=critic_of(case.config.critic, cell, mode))
+    config = replace(case.config, seed=seed, total_timesteps=rows, critic=critic_of(case.config.critic, cell, mode))
 
     def score(report: Report) -> float:
         judge = case.env(case.judges)
@@ -80,10 +81,10 @@ def market(cell: str, seed: int, mode: str) -> Mapping[str, float]:
     return {"early": early, "end": score(report), "explained": 100 * sum(half) / len(half)}
 
 
-def law(cell: str, seed: int, mode: str) -> Mapping[str, float]:
+def law(cell: str, seed: int, mode: str, rows: int) -> Mapping[str, float]:
     """Sizes of the errors of what the critic says, percent."""
-    env = tails.LAWS[LAW](LAW_COPIES)
-    config = replace(LAW_CONFIG, seed=seed, critic=critic_of(LAW_CONFIG.critic, cell, mode))
+    env = tails.environment(LAW, LAW_COPIES)
+    config = replace(LAW_CONFIG, seed=seed, total_timesteps=rows, critic=critic_of(LAW_CONFIG.critic, cell, mode))
     config = replace(config, ppo=replace(config.ppo, gamma=env.gamma))
     *_, last = train(config, env)
     known = tails.truths(env)
@@ -95,11 +96,11 @@ def law(cell: str, seed: int, mode: str) -> Mapping[str, float]:
 CASES = {MARKET: market, LAW: law}
 
 
-def run(case: str, cell: str, seed: int, mode: str) -> Result:
+def run(case: str, cell: str, seed: int, mode: str, rows: int = ROWS) -> Result:
     """Train and judge one cell with one seed."""
     torch.set_num_threads(1)
     began = time.perf_counter()
-    return Result(case, cell, seed, CASES[case](cell, seed, mode), time.perf_counter() - began)
+    return Result(case, cell, seed, CASES[case](cell, seed, mode, rows), time.perf_counter() - began)
 
 
 def student(freedom: int, level: float = 0.95) -> float:
@@ -144,6 +145,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cases", nargs="*", metavar="case", help=f"which of {', '.join(CASES)} (default: all)")
     parser.add_argument("--clip", choices=MODES, default="per_quantile", help="how predictions are held (default per_quantile)")
+    parser.add_argument("--rows", type=int, default=ROWS, help=f"of each run (default {ROWS})")
     parser.add_argument("--seeds", type=int, default=8, help="runs of each cell, at least 2 (default 8)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="runs side by side (default: one per core)")
     parser.add_argument("--json", type=Path, help="also write every run here")
@@ -157,7 +159,10 @@ def main() -> None:
     runs: list[Result] = []
     with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
         waiting = {
-            case: [pool.submit(run, case, cell, seed, options.clip) for cell, seed in product(CELLS, range(options.seeds))]
+            case: [
+                pool.submit(run, case, cell, seed, options.clip, options.rows)
+                for cell, seed in product(CELLS, range(options.seeds))
+            ]
             for case in options.cases or CASES
         }
         for case, futures in waiting.items():
@@ -168,7 +173,15 @@ def main() -> None:
                 print(line(row), flush=True)
             if options.json:
                 options.json.write_text(
-                    json.dumps({"clip": options.clip, "rows": rows, "runs": [one._asdict() for one in runs]}, indent=1)
+                    json.dumps(
+                        {
+                            "clip": options.clip,
+                            "row_count": options.rows,
+                            "rows": rows,
+                            "runs": [one._asdict() for one in runs],
+                        },
+                        indent=1,
+                    )
                 )
 
 

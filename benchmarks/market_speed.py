@@ -18,11 +18,9 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import gymnasium
 import torch
 from torch import Tensor
 
-from quantail.market import ids
 from quantail.market.candles import simulate
 from quantail.market.env import MarketEnv
 from quantail.market.portfolio import Portfolio
@@ -151,8 +149,9 @@ def on_gpu(num_envs: int, rows: int, rounds: int, compiled: bool) -> dict[str, f
 
 def one_at_a_time(rounds: int, steps: int = 2000) -> float:
     """Steps a second of one portfolio made by Gymnasium, its wrappers included."""
-    ids.register()
-    env = gymnasium.make("quantail/Market-v0")
+    import gymnasium  # here, so that a machine with nothing but torch and numpy can measure the rest
+
+    env = gymnasium.make("quantail.market.ids:quantail/Market-v0")
     env.reset(seed=0)
     env.action_space.seed(0)
     actions = [env.action_space.sample() for _ in range(steps)]

@@ -174,10 +174,10 @@ def judged(said: Distribution, known: Sequence[Truth]) -> Errors:
     return cvar, w1, mean
 
 
-def environment(law: str) -> ReturnLaw:
+def environment(law: str, copies: int = COPIES) -> ReturnLaw:
     """The process of a law with its arguments."""
     name, arguments = parsed(law)
-    return LAWS[name](COPIES, **arguments)  # type: ignore[arg-type]
+    return LAWS[name](copies, **arguments)  # type: ignore[arg-type]
 
 
 def run(law: str, critic: str, seed: int, steps: int = STEPS, atoms: int | None = None) -> Result:

@@ -4,6 +4,7 @@ The public names load when they are first used (PEP 562): `import quantail` is i
 any package of the edges.
 """
 
+import sys
 from difflib import get_close_matches
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -37,6 +38,9 @@ _HOME = {
     "run": "quantail.run",  # the module itself, which answers a call: see there
     "train": "quantail.loop",
 }
+
+if "gymnasium" in sys.modules:
+    import_module("quantail.market.ids")  # its ids; without Gymnasium nothing of it is loaded
 
 __all__ = [
     "Config",

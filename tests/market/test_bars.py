@@ -295,6 +295,15 @@ def test_words_that_mean_nothing_are_refused(tmp_path):
         load_bars(tmp_path / "empty", echo=quiet)
 
 
+def test_the_hash_of_a_frame_is_that_of_its_values():
+    hashes = [
+        load_bars(one, echo=quiet).card.sha256
+        for one in (frame(), frame(), frame(symbol="X"), frame(volume=[5.0, 7.0, 1.0]), frame(open=["10", "11", "12.5"]))
+    ]
+    assert hashes[0] == hashes[1]
+    assert len(set(hashes)) == 4
+
+
 def test_funding_goes_along_and_is_0_where_none_falls_due():
     bars = load_bars(frame(funding_rate=[1e-4, None, -2e-4]), echo=quiet)
     assert bars.funding[:, 0].tolist() == [1e-4, 0.0, -2e-4]

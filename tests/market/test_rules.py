@@ -148,6 +148,13 @@ def test_a_crash_is_no_split():
     load_bars(frame(table), echo=quiet)
 
 
+def test_a_wild_bar_behind_a_gap_is_no_split():
+    table = clean()
+    split_at(40, 0.5)(table)
+    table[40][2] = table[39][4]  # it trades at the old price too
+    load_bars(frame(table), echo=quiet)
+
+
 def test_a_bar_that_is_not_over_is_in_the_future():
     table = clean()
     last = table[-1][0]
@@ -163,6 +170,13 @@ def test_a_day_may_have_23_hours_but_a_minute_bar_among_hours_leaks(tmp_path):
     assert bars.bar_seconds == 86400
     assert bars.card.findings == ()
     assert (bars.end[:-1] <= bars.time[1:]).all()
+
+
+def test_a_bar_of_half_the_length_is_uneven_too():
+    table = clean()
+    put(31, 0, 1_600_000_000 + HOUR * 30 + HOUR // 2)(table)
+    with pytest.raises(InputError, match=r"\[uneven, 1 row\]"):
+        load_bars(frame(table), echo=quiet)
 
 
 def test_all_that_is_wrong_is_listed_at_once():

@@ -1,3 +1,5 @@
+import subprocess
+import sys
 import warnings
 
 import gymnasium
@@ -10,7 +12,6 @@ from market.scenes import actions_of, bars_of, features_of
 from quantail.config import EnvConfig
 from quantail.envs.gymnasium import ToEnv, make_env
 from quantail.errors import ConfigError, InputError
-from quantail.market import ids
 from quantail.market.costs import Costs
 from quantail.market.env import MarketEnv
 from quantail.market.presets import MARKETS
@@ -20,7 +21,7 @@ from quantail.market.terms import Episode, Reward, Rules
 from quantail.market.world import Recorded, Synthetic
 from quantail.registry import make
 
-ids.register()
+NAME = "quantail.market.ids:quantail/Market-v0"
 SHORT = Episode(length=9)
 CLOSED = Recorded(bars_of(), features_of(bars_of()), (torch.arange(40) % 5 != 0)[:, None])
 CASES = {
@@ -82,14 +83,34 @@ def test_plain_numbers_live_through_the_same_episodes_as_tensors(name):
 def test_gymnasium_makes_it_and_finds_nothing_wrong(options):
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*(-infinity|infinity).*")
-        env = gymnasium.make("quantail/Market-v0", **options)
+        env = gymnasium.make(NAME, **options)
         check_env(env.unwrapped, skip_render_check=True)
         env.reset(seed=3)
         assert np.isfinite(env.step(env.action_space.sample())[0]).all()
 
 
+@pytest.mark.parametrize(
+    ("imports", "name"),
+    [
+        ("import gymnasium, quantail", "quantail/Market-v0"),
+        ("import quantail, gymnasium", "quantail.market.ids:quantail/Market-v0"),
+        ("import gymnasium", "quantail.market.ids:quantail/Market-v0"),
+    ],
+)
+def test_gymnasium_knows_it_and_loads_nothing_before_it_is_made(imports, name):
+    program = f"""
+{imports}
+import sys
+print("torch" in sys.modules)
+print(gymnasium.make("{name}", source="gbm").reset(seed=0)[0].shape)
+"""
+    command = [sys.executable, "-W", "error::UserWarning", "-c", program]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert answer.stdout.splitlines() == ["False", "(8,)"], answer.stderr
+
+
 def test_gymnasium_makes_a_vector_of_tensors():
-    env = gymnasium.make_vec("quantail/Market-v0", num_envs=3, vectorization_mode="vector_entry_point", source="gbm")
+    env = gymnasium.make_vec(NAME, num_envs=3, vectorization_mode="vector_entry_point", source="gbm")
     obs, _ = env.reset(seed=1)
     assert obs.shape == (3, 8)
     assert env.step(np.array([0, 2, 3]))[1].shape == (3,)
@@ -129,7 +150,7 @@ def test_it_is_one_of_the_environments_by_name():
 
 def test_it_comes_back_in_through_gymnasium():
     """Our own single environment as a source of training: the road of any foreign one."""
-    env = make_env("quantail/Market-v0", num_envs=2, pnl="pnl")
+    env = make_env(NAME, num_envs=2, pnl="pnl")
     state, obs = env.reset(torch.zeros(2, env.noise_dim))
     _, step = env.step(state, torch.tensor([0, 2]), torch.zeros(2, env.noise_dim))
     assert obs.shape == step.obs.shape == (2, 8)

@@ -1,14 +1,14 @@
-"""What Gymnasium is told when it is imported: that `quantail/Market-v0` exists. Imports nothing heavy."""
+"""Tells Gymnasium that `quantail/Market-v0` exists, when imported; nothing else is loaded before one is made.
 
+`import quantail` imports this where Gymnasium is there already. Where it is not, `gymnasium.make` takes the module along:
+`gymnasium.make("quantail.market.ids:quantail/Market-v0")`.
+"""
 
-def register() -> None:
-    """Make the id known; called by Gymnasium through an entry point, or by hand."""
-    from gymnasium.envs.registration import register as known
-    from gymnasium.envs.registration import registry
+from gymnasium.envs.registration import register, registry
 
-    if "quantail/Market-v0" not in registry:
-        known(
-            "quantail/Market-v0",
-            entry_point="quantail.market.single:SingleMarket",
-            vector_entry_point="quantail.market.single:vector",
-        )
+if "quantail/Market-v0" not in registry:
+    register(
+        "quantail/Market-v0",
+        entry_point="quantail.market.single:SingleMarket",
+        vector_entry_point="quantail.market.single:vector",
+    )

@@ -188,7 +188,9 @@ def frame_hash(parts: Sequence[Part]) -> str:
     for part in parts:
         for name in part.names:
             total.update(name.encode())
-            total.update(pd.util.hash_array(np.asarray(part.columns[name]().astype(str), dtype=object)).tobytes())
+            series = part.columns[name]()
+            plainly = series if series.dtype != object else series.astype(str)
+            total.update(pd.util.hash_pandas_object(plainly, index=False).to_numpy().tobytes())
     return total.hexdigest()
 
 
