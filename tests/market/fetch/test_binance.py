@@ -202,6 +202,12 @@ def test_what_makes_no_sense_is_refused(change, sentence, tmp_path):
         fetch(MONTHS._replace(**change), tmp_path, QUICK)
 
 
+def test_a_server_that_ignores_the_range_begins_the_file_anew(server, tmp_path):
+    server.moods[month("2025-01")] = ["cut", "whole"]
+    assert download(server.url + month("2025-01"), tmp_path / "a.zip", patience=QUICK)
+    assert (tmp_path / "a.zip").read_bytes() == server.files[month("2025-01")]
+
+
 def test_a_file_without_a_checksum_is_kept_as_it_is(server, tmp_path):
     url = server.url + month("2025-01")
     assert download(url, tmp_path / "a.zip", patience=QUICK)
