@@ -348,8 +348,9 @@ def draw(record: dict[str, Any], path: Path) -> None:
     import matplotlib.pyplot as plt
 
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "quantail", "font.family": "sans-serif", "font.size": 9}):
-        figure, axes = plt.subplots(2, 2, figsize=(10, 6), layout="constrained")
-        for line, task in zip(axes, SIZES, strict=True):
+        tasks = list(dict.fromkeys(r["task"] for r in record["rows"]))
+        figure, axes = plt.subplots(len(tasks), 2, figsize=(10, 3 * len(tasks)), layout="constrained", squeeze=False)
+        for line, task in zip(axes, tasks, strict=True):
             rows = [r for r in record["rows"] if r["task"] == task]
             plain = {r["optimizer"]: r for r in rows if r["scaling"] == "none"}
             for name, r in plain.items():
