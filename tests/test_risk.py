@@ -16,6 +16,7 @@ from quantail.errors import ConfigError
 from quantail.estimate import estimate
 from quantail.loop import begin, informed, make_agent, rollout_noise, train
 from quantail.market.env import MarketEnv
+from quantail.market.terms import Reward
 from quantail.normaliser import adopt, renewed
 from quantail.registry import gained_is_seen, make
 from quantail.risk import KEPT, Running, advance, assessed, charges, figures, minding, start_risk, tail_share, violation
@@ -134,6 +135,41 @@ def test_the_mean_charge_of_an_episode_is_limit_less_cvar():
     assert bool((charge < 0).any() and (charge > 0).any())
 
 
+def test_a_large_rollout_is_thinned_evenly_over_its_rows():
+    """Its last rows alone would be those of one phase: here the first half is ten times as wild."""
+    risk = RiskConfig(horizon="step", alpha=0.1)
+    x = torch.randn(32, 1024, generator=torch.Generator().manual_seed(12), dtype=torch.float64)
+    x[:16] *= 10
+    x[5, 7] = torch.nan
+    state = assessed(start_risk(risk, CPU), x, risk)
+    worst = x[~x.isnan()].sort().values[: int(0.1 * (x.numel() - 1))].mean()
+    assert int(state.recent.sum()) == KEPT
+    assert float(figures(state, risk).cvar) == pytest.approx(float(worst), rel=0.03)
+    assert float(charges(state, x, risk).mean().abs()) < 0.02 * float(charges(state, x, risk).std())
+    few = torch.full((20, 1024), torch.nan, dtype=torch.float64)
+    few[::5, ::100] = torch.arange(44.0, dtype=torch.float64).reshape(4, 11)
+    state = assessed(start_risk(risk, CPU), few, risk)
+    assert state.outcomes[-44:].tolist() == list(range(44))
+
+
+def test_windows_weigh_as_their_rows_do():
+    """The gradient of a window's mean is that of k rows' means; with α → 1 both parts of the objective ask for the same."""
+    risk = RiskConfig(horizon="window", window=3, alpha=0.999999, nu_rate=1.0)
+    gains = torch.randn(40, 6, generator=torch.Generator().manual_seed(13), dtype=torch.float64)
+    running, outcomes = Running(torch.zeros(6, dtype=torch.float64), torch.zeros(3, 6, dtype=torch.float64)), []
+    never, always = torch.zeros(6, dtype=torch.bool), torch.ones(6, dtype=torch.bool)
+    for t, gain in enumerate(gains):
+        outcome, running = advance(running, gain, torch.full((6,), float(t + 1)), never, always, risk)
+        outcomes.append(outcome)
+    outcome = torch.stack(outcomes)
+    charge = charges(assessed(start_risk(risk, CPU), outcome, risk), outcome, risk)
+    inner = 10  # a row in the middle lies in three windows
+    more = outcome.clone()
+    more[inner : inner + 3] += 1e-6
+    state = assessed(start_risk(risk, CPU), outcome, risk)
+    assert float((charges(state, more, risk) - charge)[:, 0].sum()) == pytest.approx(-1e-6, rel=1e-3)
+
+
 @pytest.mark.parametrize("risk", HORIZONS[:2], ids=lambda risk: risk.horizon)
 def test_charges_of_rows_have_the_mean_0_so_that_one_more_row_is_no_gain(risk):
     risk = replace(risk, weight=0.7, alpha=0.2)
@@ -141,7 +177,7 @@ def test_charges_of_rows_have_the_mean_0_so_that_one_more_row_is_no_gain(risk):
     state = assessed(start_risk(risk, CPU), x, risk)
     charge = charges(state, x, risk)
     assert float(charge.mean()) == pytest.approx(0, abs=1e-12)
-    short = (state.nu - x).clamp_min(0) / 0.2
+    short = (state.nu - x).clamp_min(0) / 0.2 / (risk.window if risk.horizon == "window" else 1)
     torch.testing.assert_close(charge - charge.flatten()[0], short - short.flatten()[0], rtol=1e-12, atol=1e-12)
 
 
@@ -174,13 +210,13 @@ def test_advantages_of_charges_are_those_of_a_loop(risk, same_step):
     config = settings("choice", risk=replace(risk, limit=2.0, weight=0.3, alpha=0.4), ppo={"normalize_advantage": "off"})
     config = replace(config, input=replace(config.input, reward_scale=0.7))
     *_, (agent, rollout, carry) = rollouts(Ragged("choice", same_step), config)
-    carry = carry._replace(risk=carry.risk._replace(multiplier=torch.tensor(0.8, dtype=torch.float64)))
+    carry = carry._replace(risk=carry.risk._replace(unit=1.3, multiplier=torch.tensor(0.8, dtype=torch.float64)))
     batch, found = estimate(rollout, agent, carry.scale, generator(0, Stream.TARGETS, 0), config, carry.risk)
     expected = slow_cost_advantages(rollout, carry.risk, config)
     assert float(expected.abs().max()) > 0.1
     torch.testing.assert_close(found.cost_advantages, expected, rtol=1e-10, atol=1e-10)
-    blended = 0.7 * found.advantages - 0.3 * 0.7 * expected
-    torch.testing.assert_close(batch.advantage, (blended - 0.8 * 0.7 * expected) / 1.8, rtol=1e-10, atol=1e-10)
+    blended = 0.7 * found.advantages - 0.3 * 0.7 * 1.3 * expected
+    torch.testing.assert_close(batch.advantage, (blended - 0.8 * 0.7 * 1.3 * expected) / 1.8, rtol=1e-10, atol=1e-10)
     torch.testing.assert_close(batch.cost_target * carry.risk.scale.std + carry.risk.scale.mean, found.cost_returns)
     plain, _ = estimate(rollout, agent, carry.scale, generator(0, Stream.TARGETS, 0), config)
     torch.testing.assert_close(batch.target, plain.target, rtol=0, atol=0)  # the reward critic never hears of it
@@ -359,6 +395,28 @@ def test_the_sum_is_shown_in_every_row(window, same_step):
     back = env.load_state(env.state_dict(state))
     for mine, its in zip(back[1:], state[1:], strict=True):
         torch.testing.assert_close(mine, its, rtol=0, atol=0)
+
+
+def test_everything_else_is_the_environments_own():
+    """Every public method of an environment is answered, and a made-up market is made anew through the wrapper too."""
+    public = {name for name in vars(TensorEnv) if not name.startswith("_") and callable(getattr(TensorEnv, name))}
+    assert public <= set(vars(ObserveGained))
+    market, told = MarketEnv(2, reward=Reward(scale=7.0)), []
+    market.renew = lambda state, iteration: told.append((state, iteration))
+    env = ObserveGained(market)
+    state, _ = env.reset(torch.zeros(2, env.noise_dim))
+    env.renew(state, 5)
+    assert told == [(state.inner, 5)]
+    assert env.reward_per_gain == 7.0
+
+
+def test_nothing_is_charged_before_the_first_outcome():
+    config = settings("choice", risk=RiskConfig(weight=0.5), ppo={"normalize_advantage": "off"})
+    agent, rollout, carry = next(iter(rollouts(Ragged("choice"), config, 1)))
+    blank = carry.risk._replace(nu=torch.full_like(carry.risk.nu, torch.nan))
+    _, found = estimate(rollout, agent, carry.scale, generator(0, Stream.TARGETS, 0), config, blank)
+    assert not found.cost_advantages.any()
+    torch.testing.assert_close(found.cost_returns, (rollout.costs[0, :-1] * blank.scale.std + blank.scale.mean))
 
 
 def test_choices_and_groups_get_a_part_of_their_own():

@@ -109,12 +109,15 @@ def cost_estimates(rollout: Rollout, risk: RiskState, config: Config) -> tuple[T
     """
     charge = charges(risk, rollout.outcome, config.risk).to(rollout.reward.dtype)
     values, lam = out_of(rollout.costs[0], risk.scale), config.ppo.gae_lambda
-    if not config.risk.ratio:
-        ends = rollout.terminated | rollout.truncated
-        return gae(charge, values, ends, torch.zeros_like(ends), 1.0, lam, valid=rollout.valid)
-    final = None if rollout.final_costs is None else out_of(rollout.final_costs[0], risk.scale)
-    follow = (rollout.terminated, rollout.truncated, config.ppo.gamma, lam)
-    return gae(charge, values, *follow, valid=rollout.valid, final_values=final)
+    if config.risk.ratio:
+        final = None if rollout.final_costs is None else out_of(rollout.final_costs[0], risk.scale)
+        ends = (rollout.terminated, rollout.truncated, config.ppo.gamma, lam)
+        advantages, returns = gae(charge, values, *ends, valid=rollout.valid, final_values=final)
+    else:
+        done = rollout.terminated | rollout.truncated
+        advantages, returns = gae(charge, values, done, torch.zeros_like(done), 1.0, lam, valid=rollout.valid)
+    unknown = risk.nu.isnan()  # before the first outcome nothing is charged, and what the critic says is made up
+    return torch.where(unknown, 0.0, advantages), torch.where(unknown, values[:-1], returns)
 
 
 def into(raw: Tensor, scale: Scale) -> Tensor:

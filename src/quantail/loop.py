@@ -14,7 +14,7 @@ from quantail.estimate import estimate
 from quantail.functional.checks import check_finite
 from quantail.losses import LossTerm
 from quantail.nets.agent import Agent
-from quantail.normaliser import adopt, first_scale, renewed, scale_figures
+from quantail.normaliser import adopt, first_cost_scale, first_scale, renewed, scale_figures
 from quantail.optim.joint import figures
 from quantail.optim.joint import make as make_optim
 from quantail.registry import gained_is_seen, make
@@ -121,6 +121,7 @@ def informed(carry: Carry, rollout: Rollout, config: Config, env_steps: int) -> 
     """The carry that knows the rollout's outcomes; and, where it is the very first, the scales that it is read in."""
     done = min(env_steps / config.total_timesteps, 1.0)
     carry = carry._replace(risk=assessed(carry.risk, rollout.outcome, config.risk, done))
+    carry = first_cost_scale(carry, rollout, config)
     return first_scale(carry, rollout, config) if carry.iteration == 1 else carry
 
 

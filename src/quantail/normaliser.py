@@ -33,17 +33,26 @@ def first_scale(carry: Carry, rollout: Rollout, config: Config) -> Carry:
 
     What the critics said in this rollout is read in it from now on: their values are those of a critic in the right units.
     """
-    nothing = torch.zeros_like(rollout.start, dtype=rollout.reward.dtype)
-    if len(rollout.costs):
-        untold = rollout._replace(costs=nothing[None], final_costs=None if rollout.final_costs is None else nothing[None, :-1])
-        carry = carry._replace(
-            risk=with_charges_seen(carry.risk, rollout, cost_estimates(untold, carry.risk, config)[1], config)
-        )
     if not config.critic.normalize_returns:
         return carry
+    nothing = torch.zeros_like(rollout.start, dtype=rollout.reward.dtype)
     _, sums = gae(rollout.reward, nothing, rollout.terminated, rollout.truncated, config.ppo.gamma, 1.0, valid=rollout.valid)
     carry = with_seen(carry, batch_moments(sums, (0, 1), rollout.value_weight), config.critic)
     return carry._replace(scale=scale_of_returns(carry.return_moments))
+
+
+def first_cost_scale(carry: Carry, rollout: Rollout, config: Config) -> Carry:
+    """The scale of the cost critic in the iteration of the first outcome: that of the charges alone; later as it is."""
+    if not len(rollout.costs):
+        return carry
+    nothing = torch.zeros_like(rollout.start, dtype=rollout.reward.dtype)
+    untold = rollout._replace(costs=nothing[None], final_costs=None if rollout.final_costs is None else nothing[None, :-1])
+    state = carry.risk
+    begun = with_charges_seen(state, rollout, cost_estimates(untold, state, config)[1], config)
+    fresh = state.moments.weight == 0
+    moments = Moments(*(torch.where(fresh, x, old) for x, old in zip(begun.moments, state.moments, strict=True)))
+    scale = Scale(*(torch.where(fresh, x, old) for x, old in zip(begun.scale, state.scale, strict=True)))
+    return carry._replace(risk=state._replace(moments=moments, scale=scale))
 
 
 def renewed(

@@ -44,6 +44,7 @@ class RiskState(NamedTuple):
     """What is known of the outcomes, and what their tail costs at present."""
 
     alpha: float  # of the objective at present
+    unit: float  # reward per unit of gain
     outcomes: Tensor  # [K] float64, newest last; NaN where none has been yet
     recent: Tensor  # [K] float64, 1 for those that are the sample
     nu: Tensor  # scalar: the α-quantile, averaged; NaN before the first outcome
@@ -70,12 +71,13 @@ def start_running(risk: RiskConfig, num_envs: int, device: torch.device) -> Runn
     return Running(zero[0], zero[1:].clone())
 
 
-def start_risk(risk: RiskConfig, device: torch.device) -> RiskState:
-    """Nothing seen yet."""
+def start_risk(risk: RiskConfig, device: torch.device, unit: float = 1.0) -> RiskState:
+    """Nothing seen yet. `unit`: how much reward a unit of gain is."""
     kept = max(risk.memory or risk.least, KEPT)
     zero, nothing = torch.zeros((), dtype=torch.float64, device=device), no_moments(device=device)
     return RiskState(
         alpha=risk.alpha,
+        unit=unit,
         outcomes=torch.full((kept,), torch.nan, dtype=torch.float64, device=device),
         recent=zero.expand(kept).clone(),
         nu=torch.full_like(zero, torch.nan),
@@ -132,12 +134,24 @@ def assessed(state: RiskState, outcome: Tensor, risk: RiskConfig, done: float = 
 
 def remembered(state: RiskState, new: Tensor, risk: RiskConfig) -> RiskState:
     """The latest outcomes with these [n] (NaN: none), oldest first, and which of them are the sample."""
+    new = thinned(new, len(state.outcomes))
     every = torch.cat([state.outcomes, new])
     order = (~every.isnan()).to(torch.int8).argsort(stable=True)  # what is none comes first, the rest stays in order
     kept = every[order][-len(state.outcomes) :]
     sample = (~new.isnan()).sum().clamp_min(risk.memory or risk.least)
     age = torch.arange(len(kept), device=kept.device).flip(0)
     return state._replace(outcomes=kept, recent=((age < sample) & ~kept.isnan()).double())
+
+
+def thinned(new: Tensor, most: int) -> Tensor:
+    """At most so many of these [n], evenly over those that are there: the last rows alone may be those of one phase."""
+    if len(new) <= most:
+        return new
+    there = ~new.isnan()
+    kept = new[there.to(torch.int8).argsort(stable=True)]
+    pace = (there.sum().double() / most).clamp_min(1.0)
+    steps = (torch.arange(most, device=new.device).flip(0) * pace).floor().long()
+    return kept[len(kept) - 1 - steps]
 
 
 def figures(state: RiskState, risk: RiskConfig) -> Figures:
@@ -147,7 +161,8 @@ def figures(state: RiskState, risk: RiskConfig) -> Figures:
     x = torch.where(weight > 0, x, 0.0)
     mean = (x * weight).sum() / count
     std = ((x - mean).square() * weight).sum().div(count).sqrt()
-    return Figures(cvar_of_samples(state.outcomes, risk.alpha, weight), mean, std, risk.alpha * count)
+    apart = count / risk.window if risk.horizon == "window" else count  # windows that overlap tell the same twice
+    return Figures(cvar_of_samples(state.outcomes, risk.alpha, weight), mean, std, risk.alpha * apart)
 
 
 def violation(seen: Figures, limit: float) -> Tensor:
@@ -172,17 +187,19 @@ def charges(state: RiskState, outcome: Tensor, risk: RiskConfig) -> Tensor:
     Signed, for a charge that is only ever positive would reward ending before it is due. For an episode c̄ = ν − ℓ: it has one
     charge however long it lasts, with the mean ℓ − CVaR. Of a step or a window an episode has the more the longer it lasts:
     c̄ is the sample's mean, so that a row more or less changes nothing, which is the gradient of the ratio E[Σc]/E[Σ1].
+    A row lies in as many windows as these are long, and its reward is learned from once: they are charged by that part.
     """
     centre = state.shortfall if risk.ratio else state.nu - (risk.limit or 0.0)
     charged = ~outcome.isnan() & ~state.nu.isnan()
     x = torch.where(charged, outcome.double(), 0.0)
-    return torch.where(charged, ru_cost(x, state.nu, state.alpha) - centre, 0.0)
+    share = 1 / risk.window if risk.horizon == "window" else 1.0
+    return torch.where(charged, share * (ru_cost(x, state.nu, state.alpha) - centre), 0.0)
 
 
 def minding(reward_advantages: Tensor, cost_advantages: Tensor, state: RiskState, config: Config) -> Tensor:
     """The advantages of all that is wanted, raw: the tail as a part of the objective, and as a limit with its price."""
     risk = config.risk
-    cost = config.input.reward_scale * cost_advantages  # in the reward's units
+    cost = config.input.reward_scale * state.unit * cost_advantages  # in the reward's units
     whole = blend_advantages(reward_advantages, cost, risk.weight) if risk.weight else reward_advantages
     if risk.limit is None:
         return whole

@@ -133,7 +133,7 @@ def start_carry(env: TensorEnv, agent: Agent, noise: Tensor, config: Config) -> 
         return_moments=nothing,
         return_history=history,
         scale=Scale(nothing.mean, nothing.variance.sqrt()),
-        risk=start_risk(config.risk, bad.device),
+        risk=start_risk(config.risk, bad.device, env.reward_per_gain),
         iteration=0,
     )
 

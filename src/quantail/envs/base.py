@@ -40,6 +40,7 @@ class TensorEnv(ABC):
     same_step: ClassVar[bool] = False
     exact_resume: ClassVar[bool] = True
     observes_gained: ClassVar[bool] = False  # whether an observation tells what the episode has gained so far
+    reward_per_gain: ClassVar[float] = 1.0  # how much reward a unit of `Step.pnl` is, where rewards have a scale of their own
 
     @abstractmethod
     def reset(self, noise: Tensor) -> tuple[State, Observation]:

@@ -43,6 +43,7 @@ class ObserveGained(TensorEnv):
         self.device, self.dtype = env.device, env.dtype
         self.action_space, self.observation_space = env.action_space, widened(env.observation_space)
         self.same_step, self.exact_resume = env.same_step, env.exact_resume  # type: ignore[misc]
+        self.reward_per_gain = env.reward_per_gain  # type: ignore[misc]
         self.observes_gained = window is None  # type: ignore[misc]
 
     def reset(self, noise: Tensor) -> tuple[Gained, Observation]:
@@ -68,6 +69,9 @@ class ObserveGained(TensorEnv):
 
     def first_mask(self, state: Gained) -> Tensor | None:
         return self.env.first_mask(state.inner)
+
+    def renew(self, state: Gained, iteration: int) -> None:
+        self.env.renew(state.inner, iteration)
 
     def close(self) -> None:
         self.env.close()

@@ -27,9 +27,10 @@ def statistics_of(progress: Progress) -> dict[str, Tensor]:
     """What normalises observations and returns, under flat names."""
     carry = progress.carry
     records = {f"observations.{name}": moments for name, moments in carry.obs_moments.items()}
-    records |= {"returns": carry.return_moments, "history": carry.return_history}
+    records |= {"returns": carry.return_moments, "history": carry.return_history, "charges": carry.risk.moments}
     found = {f"{name}.{field}": value for name, record in records.items() for field, value in record._asdict().items()}
-    return found | {f"scale.{field}": value for field, value in carry.scale._asdict().items()}
+    scales = {"scale": carry.scale, "cost_scale": carry.risk.scale}
+    return found | {f"{name}.{field}": value for name, scale in scales.items() for field, value in scale._asdict().items()}
 
 
 def with_parameters(progress: Progress, given: Mapping[str, Any], exact: bool) -> Progress:
@@ -59,5 +60,6 @@ def _with_statistics(progress: Progress, given: Mapping[str, Tensor], exact: boo
     carry = progress.carry
     observed = {name: record(Moments, f"observations.{name}") for name in carry.obs_moments}
     returns, history, scale = record(Moments, "returns"), record(Moments, "history"), record(Scale, "scale")
-    carry = carry._replace(obs_moments=observed, return_moments=returns, return_history=history, scale=scale)
+    risk = carry.risk._replace(moments=record(Moments, "charges"), scale=record(Scale, "cost_scale"))
+    carry = carry._replace(obs_moments=observed, return_moments=returns, return_history=history, scale=scale, risk=risk)
     return progress._replace(carry=carry)

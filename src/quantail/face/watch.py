@@ -68,6 +68,8 @@ class Watched(TensorEnv):
         self.observation_space, self.action_space = env.observation_space, env.action_space
         self.same_step = env.same_step  # type: ignore[misc] # of the class elsewhere
         self.exact_resume = env.exact_resume  # type: ignore[misc]
+        self.observes_gained = env.observes_gained  # type: ignore[misc]
+        self.reward_per_gain = env.reward_per_gain  # type: ignore[misc]
 
     def reset(self, noise: Tensor) -> tuple[State, Observation]:
         return self.env.reset(noise)

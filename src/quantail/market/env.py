@@ -59,6 +59,7 @@ class MarketEnv(TensorEnv):
         self.observation_space = Box((self.ground.tape.seen.shape[1],))
         self.noise_dim = self._noise_columns()
         self.observes_gained = "return" in self.episode.parts  # type: ignore[misc]
+        self.reward_per_gain = self.reward.scale  # type: ignore[misc]
         self.levels = torch.tensor((*self.rules.levels, 0.0), dtype=torch.float64, device=self.device)
         self.places = torch.arange(num_envs, device=self.device)
 
