@@ -152,8 +152,10 @@ def test_the_parts_are_all_of_the_change(path, fill, sizing, maintenance):
         change = sum(getattr(flows, name) for name in PARTS)
         scale = abs(book.equity) + abs(after.equity) + abs(after.holdings)
         assert after.equity - book.equity == pytest.approx(change, abs=1e-9 * scale)
-        if maintenance and not can and fill == "next_open":
+        if maintenance and can and fill == "next_open":
             assert after.equity >= -1e-9 * scale or after.holdings == 0.0
+        if not can:
+            assert after.holdings == pytest.approx(book.holdings * gap * move, rel=1e-12)
         book = after
 
 
@@ -257,8 +259,36 @@ def test_deeper_crashes_never_cost_less():
     assert all(a > b for a, b in itertools.pairwise(ends))
 
 
-def test_ruined_portfolios_buy_nothing():
+def test_what_has_no_market_is_not_closed_but_tested_again():
+    """The gap breaks the margin where nobody trades: 500·0.7·1.2 = 420 stay; in the next bar 20 < 5 % of it, and it goes."""
+    desk = Desk(FLOATS, Rules(leverage=5.0, maintenance=0.05, levels=(1.0,)), Costs(10.0, 0.0), 1)
+    for here in ({"can": False}, {"can": True, "closes": False}):
+        book, flows = settle(desk, Book(100.0, 500.0), Bar(0.7, 1.2, low=0.5, high=1.2, **here), Order(0.0, True))
+        assert (book.equity, book.holdings, flows.liquidation) == (pytest.approx(20.0), pytest.approx(420.0), 0.0)
+    book, flows = settle(desk, book, Bar(1.0, 1.0, True, 1.0, 1.0), Order(1.0))
+    assert (book.holdings, flows.traded) == (0.0, 0.0)
+    assert book.equity == pytest.approx(20 - 0.42)
+
+
+@pytest.mark.parametrize("n", [ARRAYS, MANY_ASSETS])
+def test_of_two_assets_the_one_with_a_market_is_closed(n):
+    """100 of equity, 200 in each; worst −40 and −50, m = 0.1: λ = (100 − 40)/(90 − 9) of the way; the other goes on to 220."""
+    desk = Desk(n, Rules(leverage=4.0, maintenance=0.1, levels=(1.0,)), Costs(10.0, 0.0), 2)
+    pick = (lambda x: torch.tensor([x])) if n is MANY_ASSETS else (lambda x: torch.tensor(x).numpy())
+    double = lambda *x: pick([float(one) for one in x])  # noqa: E731
+    equity = torch.tensor([100.0], dtype=torch.float64) if n is MANY_ASSETS else 100.0
+    bar = Bar(double(1, 1), double(1, 1.1), pick([True, False]), double(0.8, 0.75), double(1, 1.1))
+    book, flows = settle(desk, Book(equity, double(200, 200)), bar, Order(double(0, 0), pick([True, True])))
+    lost = 40 * 60 / 81
+    assert book.holdings.reshape(-1).tolist() == pytest.approx([0.0, 220.0], rel=1e-6)
+    assert float(flows.intrabar) == pytest.approx(20 - lost, rel=1e-6)
+    assert float(flows.liquidation) == pytest.approx(-(200 - lost) * 0.001, rel=1e-6)
+    assert float(book.equity) == pytest.approx(120 - lost - (200 - lost) * 0.001, rel=1e-6)
+
+
+@pytest.mark.parametrize("sizing", ["naive", "exact"])
+def test_ruined_portfolios_buy_nothing(sizing):
     """Equity below zero: everything that is wanted is closed."""
-    desk = Desk(FLOATS, Rules(), Costs(), 1)
+    desk = Desk(FLOATS, Rules(sizing=sizing), Costs(), 1)
     book, _ = settle(desk, Book(-10.0, 100.0), Bar(1.0, 1.0, True), Order(1.0))
     assert book.holdings == 0.0

@@ -49,6 +49,16 @@ def test_impact_is_the_square_root_law_of_the_bars_before():
     assert float(found[t]) == pytest.approx(2 / 3 * 0.6 * sigma / math.sqrt(adv), rel=1e-12)
 
 
+def test_nothing_is_traded_where_no_size_has_a_price():
+    """No volume in the first ten bars: the square-root law divides by zero, so an order there does not happen."""
+    bars = bars_of(3, bars=30, volume=True)
+    bars.volume[:10] = 0.0
+    laid = tape(bars, features_of(bars), Needs(Rules(), Costs(impact_y=0.6), 0, False))
+    assert laid.can[1:].tolist() == [False] * 10 + [True] * 19 + [False]
+    assert bool(laid.impact.isfinite().all())
+    assert bool((laid.impact[11:] > 0).all())
+
+
 def test_trailing_means_are_their_loop():
     x = torch.randn(9, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     means = trailing_mean(x, 4)
@@ -78,7 +88,9 @@ def test_a_fill_needs_the_bar_that_it_happens_in():
     bars = bars_of(0, bars=40, gaps=0.3)
     there = bars.valid[:, 0]
     for fill, needed in (("next_open", there[1:]), ("next_close", there[1:]), ("same_close", there[:-1])):
-        laid = tape(bars, features_of(bars), Needs(Rules(fill, lot_size=1.0), Costs(), 0, False))
+        laid = tape(bars, features_of(bars), Needs(Rules(fill, lot_size=1.0, maintenance=0.1), Costs(), 0, False))
         assert laid.can[1:-1].tolist() == needed.tolist()
+        closes = laid.can if laid.closes is None else laid.closes  # margin always needs the next bar
+        assert closes[1:-1].tolist() == there[1:].tolist()
         price = {"next_open": bars.open[1:], "next_close": bars.close[1:], "same_close": bars.close[:-1]}[fill][:, 0]
         torch.testing.assert_close(laid.price[1:-1][needed], price[needed], rtol=0, atol=0)

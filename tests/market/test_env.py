@@ -339,6 +339,21 @@ def test_episodes_may_begin_with_a_position_and_a_cost_of_their_own():
     torch.testing.assert_close(rate / state.cost_factor, torch.full((300,), 6e-4, dtype=torch.float64), rtol=1e-3, atol=0)
 
 
+@pytest.mark.parametrize(("levels", "side"), [((0.0, 0.5, 1.0), 1), ((-1.0, 0.0), -1)])
+def test_a_position_at_the_start_is_one_that_could_have_been_bought(levels, side):
+    """On the side of the grid's levels, and nothing of an asset that has no bar in the first row, also after an end."""
+    bars = bars_of(5, assets=2, gaps=0.4)
+    env = env_of(200, bars, rules=Rules(levels=levels), episode=Episode(length=1, random_position=True))
+    noise = noise_of(env, 3)
+    state, _ = env.reset(noise[0])
+    again = env.step(env.step(state, torch.full((200, 2), len(levels)), noise[1])[0], torch.zeros(200, 2).long(), noise[2])[0]
+    for begun in (state, again):
+        there = bars.valid[begun.row - 1]
+        assert (side * begun.holdings[there] > 0).all()
+        assert (begun.holdings[~there] == 0).all()
+        assert 0 < int(there.sum()) < 400
+
+
 # --- synthetic sources ------------------------------------------------------------------------------------------------
 
 

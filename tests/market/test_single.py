@@ -1,6 +1,7 @@
 import subprocess
 import sys
 import warnings
+from dataclasses import replace
 
 import gymnasium
 import numpy as np
@@ -70,6 +71,47 @@ def test_plain_numbers_live_through_the_same_episodes_as_tensors(name):
                 ended += 1
                 break
     assert ended == 4
+
+
+RUINS = {  # fill, price at the open and at the close, fee in bp, equity at the end
+    "a gap": ("next_open", 330.0, 330.0, 5.0, 99_950 - 230_000 - 165),
+    "a gap to nothing": ("next_open", 200.0, 200.0, 0.0, 0.0),
+    "a bar to nothing": ("next_open", 100.0, 200.0, 0.0, 0.0),
+    "a bar before the trade": ("next_close", 100.0, 300.0, 5.0, 99_950 - 200_000 - 150),
+    "a bar to nothing before the trade": ("next_close", 100.0, 200.0, 0.0, 0.0),
+}
+
+
+@pytest.mark.parametrize("assets", [1, 2])
+@pytest.mark.parametrize("name", RUINS)
+def test_a_ruin_is_the_floor_and_every_figure_is_finite(name, assets):
+    """100,000 short at 100, by hand: the fee of 50, the loss, the fee of closing; beside an asset that stands still."""
+    fill, opened, closed, fee, equity = RUINS[name]
+    price = torch.full((4, assets), 100.0, dtype=torch.float64)
+    begin, end = price.clone(), price.clone()
+    begin[2, 0], begin[3, 0], end[2:, 0] = opened, closed, closed
+    bars = replace(bars_of(0, bars=4, assets=assets), open=begin, high=begin.maximum(end), low=begin.minimum(end), close=end)
+    options = {
+        "source": bars,
+        "features": features_of(bars, warmup=0),
+        "rules": Rules(fill),
+        "costs": Costs(fee, 0.0),
+        "episode": Episode(length=3, starts="fixed"),
+    }
+    short = 0 if assets == 1 else np.array([0, 3])
+    for env in (SingleMarket(**options), ToEnv(MarketEnv(1, **options))):
+        env.reset(seed=0)
+        env.step(short)
+        obs, reward, terminated, truncated, infos = env.step(short)
+        assert (reward, terminated, truncated) == (-10.0, True, False)
+        assert infos["equity"] == pytest.approx(equity, abs=1e-6)
+        assert {name: infos[name] for name in ("fee", "spread", "turnover", "leverage")} == dict.fromkeys(
+            ("fee", "spread", "turnover", "leverage"), 0.0
+        )
+        assert all(np.isfinite(value).all() for value in infos.values())
+        assert infos["gap"] * infos["cost"] * infos["intrabar"] * (1e5 - fee * 10) == pytest.approx(equity, abs=1e-6)
+        assert np.isfinite(obs).all()
+        assert (obs[2 * assets : 3 * assets] == 0).all()  # weights, behind two features of each
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,7 @@ class Bar(NamedTuple):
     funding: Any = None  # [B, A] rate that falls due; > 0: longs pay
     impact: Any = None  # [B, A] ⅔·Y·σ_day/√ADV, so that impact is this times √|x|
     price: Any = None  # [B, A] at the fill
+    closes: Any = None  # [B, A] bool: whether it trades between open and close, if `can` is about another bar
 
 
 class Order(NamedTuple):
@@ -82,7 +83,7 @@ def settle(desk: Desk, book: Book, bar: Bar, order: Order) -> tuple[Book, Flows]
         book = trade(desk, book, bar, order, flows)
     book = carried(desk, book, bar.gap, flows, "gap")
     if desk.rules.maintenance:
-        book, called = margin_call(desk, book, flows)
+        book, called = margin_call(desk, book, bar, flows)
         order = order._replace(stay=called if order.stay is None else order.stay | called)
     if fill == "next_open":
         book = trade(desk, book, bar, order, flows)
@@ -110,7 +111,7 @@ def trade(desk: Desk, book: Book, bar: Bar, order: Order, flows: dict[str, Value
     for _ in range(EXACT_PASSES if desk.rules.sizing == "exact" else 1):
         traded = orders(desk, book.holdings, bar, order, sized)
         paid = charges(desk, traded, bar, order)
-        sized = before - all_of(paid)
+        sized = n.at_least(before - all_of(paid), 0.0)
     flows |= {name: -cost for name, cost in paid.items()}
     flows["traded"], flows["before"] = traded, before
     return Book(book.equity - all_of(paid), book.holdings + traded)
@@ -201,32 +202,44 @@ def closing_rate(costs: Costs) -> float:
     return costs.one_way_bps * BP
 
 
-def margin_call(desk: Desk, book: Book, flows: dict[str, Value]) -> tuple[Book, Value]:
-    """Close everything at the open where equity is below the margin: a price that gapped through never traded before it."""
+def closable(bar: Bar) -> Value:
+    """Which assets have a market during the bar."""
+    return bar.can if bar.closes is None else bar.closes
+
+
+def margin_call(desk: Desk, book: Book, bar: Bar, flows: dict[str, Value]) -> tuple[Book, Value]:
+    """Close what trades at the open where equity is below the margin: a price that gapped through never traded before it.
+
+    What has no market stays, and is tested again in the next bar; until margin is there again, nothing new is bought.
+    """
     n = desk.n
-    gross = n.total(n.size(book.holdings))
-    called = book.equity < desk.rules.maintenance * gross
-    cost = gross * called * closing_rate(desk.costs)
+    size = n.size(book.holdings)
+    called = n.spread(book.equity < desk.rules.maintenance * n.total(size))
+    closed = called & closable(bar)
+    cost = n.total(size * closed) * closing_rate(desk.costs)
     flows["liquidation"] = -cost
-    return Book(book.equity - cost, book.holdings * n.spread(n.no(called))), n.spread(called)
+    return Book(book.equity - cost, book.holdings * n.no(closed)), called
 
 
 def liquidated(desk: Desk, begin: Book, end: Book, bar: Bar, flows: dict[str, Value]) -> Book:
-    """Where the worst prices of the bar, all at once, break the margin, everything is closed at the price where they do.
+    """Where the worst prices of the bar, all at once, break the margin, what trades is closed at the price where they do.
 
     With loss L from open to worst and gross G there, G + ΔG: E − λL = m(G + λΔG) gives λ = (E − mG)/(L + mΔG) of the way. For
-    one long bought with leverage l at P that is P·(1 − 1/l)/(1 − m). Financing of the bar is due all the same.
+    one long bought with leverage l at P that is P·(1 − 1/l)/(1 − m). What has no market stays to the close. Financing of the
+    bar is due all the same.
     """
     n, m = desk.n, desk.rules.maintenance
     low, high = begin.holdings * bar.low, begin.holdings * bar.high
     worst = n.where(begin.holdings > 0, low, high)
-    loss = n.total(begin.holdings - worst)
-    gross = n.total(n.size(begin.holdings))
+    losses, sizes = begin.holdings - worst, n.size(begin.holdings)
+    loss, gross = n.total(losses), n.total(sizes)
     more = n.total(n.size(worst)) - gross
     hit = begin.equity - loss < m * (gross + more)
     way = n.at_most(n.at_least((begin.equity - m * gross) / n.at_least(loss + m * more, 1e-9), 0.0), 1.0)
-    cost = (gross + way * more) * hit * closing_rate(desk.costs)
-    lost = n.where(hit, -way * loss, flows["intrabar"])
+    closed = n.spread(hit) & closable(bar)
+    sold = sizes + n.spread(way) * (n.size(worst) - sizes)
+    cost = n.total(sold * closed) * closing_rate(desk.costs)
+    lost = n.total(n.where(closed, -n.spread(way) * losses, end.holdings - begin.holdings))
     change = lost - flows["intrabar"] - cost
     flows["intrabar"], flows["liquidation"] = lost, flows["liquidation"] - cost
-    return Book(end.equity + change, end.holdings * n.spread(n.no(hit)))
+    return Book(end.equity + change, end.holdings * n.no(closed))

@@ -37,6 +37,13 @@ def action_space(rules: Rules, assets: int) -> Box | Discrete | MultiDiscrete:
     return Box((assets,), 0.0 if rules.actions == "long_only" else -1.0, 1.0)
 
 
+def sides(rules: Rules) -> tuple[float, float]:
+    """Whether weights may be negative (-1 or 0) and positive (1 or 0)."""
+    if rules.actions == "grid":
+        return -float(min(rules.levels) < 0), float(max(rules.levels) > 0)
+    return -float(rules.actions not in ("long_only", "simplex")), 1.0
+
+
 def from_grid(n: Numbers, rules: Rules, levels: Tensor, action: Tensor) -> Wanted:
     """Indices [B] or [B, A]; `levels` holds one weight for each index, of "hold" any."""
     stay = action == len(rules.levels)

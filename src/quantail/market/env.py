@@ -13,7 +13,7 @@ from quantail.envs.base import TensorEnv, checked_action, uniform
 from quantail.functional.checks import check_count, check_shape
 from quantail.market import rewards
 from quantail.market.account import Bar, Desk, Order
-from quantail.market.actions import Wanted, action_space, from_box, from_grid, grid_mask
+from quantail.market.actions import Wanted, action_space, from_box, from_grid, grid_mask, sides
 from quantail.market.costs import Costs, preset
 from quantail.market.numbers import MANY_ASSETS, ONE_ASSET
 from quantail.market.portfolio import Portfolio, Terms, live, own_columns, own_view, told
@@ -51,7 +51,9 @@ class MarketEnv(TensorEnv):
         self.assets = self.world.assets
         self.desk = Desk(ONE_ASSET if self.assets == 1 else MANY_ASSETS, self.rules, self.costs, self.assets)
         asked = Terms(self.reward, self.episode, 1, False)
-        needs = Needs(self.rules, self.costs, own_columns(self.desk, asked), self.reward.remembers)
+        needs = Needs(
+            self.rules, self.costs, own_columns(self.desk, asked), self.reward.remembers, self.episode.random_position
+        )
         self.ground = self.world.lay(needs, self.episode, dtype, self.device)
         tape = self.ground.tape
         self.terms = Terms(self.reward, self.episode, self.ground.longest, tape.years is not None or tape.funding is not None)
@@ -115,8 +117,8 @@ class MarketEnv(TensorEnv):
         holdings = state.holdings.masked_fill(done if self.assets == 1 else done[:, None], 0.0)
         if self.episode.random_position:
             width = self.rules.leverage / self.assets * first
-            low = 0.0 if self.rules.actions in ("long_only", "simplex") else -width
-            drawn = low + (width - low) * luck[:, 1 : 1 + self.assets].double()
+            low, high = (width * side for side in sides(self.rules))
+            drawn = low + (high - low) * luck[:, 1 : 1 + self.assets].double()
             drawn, where = (drawn[:, 0], done) if self.assets == 1 else (drawn, done[:, None])
             holdings = torch.where(where, drawn, holdings)
         state = state._replace(
@@ -148,6 +150,9 @@ class MarketEnv(TensorEnv):
             stop=torch.where(done, stops.index_select(0, chosen), state.stop),
             episodes=episodes,
         )
+        if self.ground.tape.valid is not None:  # what has no bar at the start cannot have been bought
+            void = ~self.ground.tape.valid.index_select(0, state.row) & (done if self.assets == 1 else done[:, None])
+            state = state._replace(holdings=state.holdings.masked_fill(void, 0.0))
         if not self.reward.remembers:
             return state
         assert self.ground.tape.variance is not None

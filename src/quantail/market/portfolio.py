@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 from quantail.market import rewards
 from quantail.market.account import Bar, Book, Desk, Flows, Order, all_of, settle
-from quantail.market.numbers import Value
+from quantail.market.numbers import Numbers, Value
 from quantail.market.terms import Episode, Reward
 
 # In which order a bar changes equity, by the clock.
@@ -94,7 +94,7 @@ def own_view(desk: Desk, terms: Terms, state: Portfolio) -> list[Value]:
     n, parts = desk.n, terms.episode.parts
     columns: list[Value] = []
     if "weights" in parts:
-        columns += n.each(state.holdings / n.spread(state.equity))
+        columns += n.each(share(n, state.holdings, n.spread(state.equity)))
         if desk.rules.cooldown:
             columns += n.each(n.real(state.wait) / desk.rules.cooldown)
     if "return" in parts:
@@ -106,6 +106,18 @@ def own_view(desk: Desk, terms: Terms, state: Portfolio) -> list[Value]:
     if terms.reward.remembers:
         columns += [state.mean / n.root(state.square), 0.5 * n.log(state.square)]
     return columns
+
+
+def share(n: Numbers, part: Value, equity: Value) -> Value:
+    """part / equity; 0 where there is no equity to have a share in."""
+    alive = equity > 0
+    return part * alive / (equity * alive + n.no(alive))
+
+
+def factor(n: Numbers, after: Value, before: Value) -> Value:
+    """after / before, which may be negative in a ruin; 1 from exactly nothing, as the product is 0 by then."""
+    zero = before == 0
+    return (after * n.no(zero) + zero) / (before + zero)
 
 
 def told(desk: Desk, terms: Terms, begun: Portfolio, lived: Lived) -> dict[str, Value]:
@@ -120,9 +132,9 @@ def told(desk: Desk, terms: Terms, begun: Portfolio, lived: Lived) -> dict[str, 
         if there.get(name, True):
             paid = all_of({part: getattr(flows, part) for part in parts}) if name == "cost" else getattr(flows, name)
             after = value + paid
-            factors[name], value = after / value, after
-    factors |= {name: getattr(flows, name) / flows.before for name in parts}
-    factors["turnover"] = n.total(n.size(flows.traded)) / flows.before
-    factors["leverage"] = n.total(n.size(lived.after.holdings)) / lived.after.equity
+            factors[name], value = factor(n, after, value), after
+    factors |= {name: share(n, getattr(flows, name), flows.before) for name in parts}
+    factors["turnover"] = share(n, n.total(n.size(flows.traded)), flows.before)
+    factors["leverage"] = share(n, n.total(n.size(lived.after.holdings)), lived.after.equity)
     factors["equity"] = lived.after.equity
     return factors

@@ -34,6 +34,8 @@ class Tape:
     funding: Tensor | None = None
     impact: Tensor | None = None
     price: Tensor | None = None
+    closes: Tensor | None = None  # [R, A] bool: whether the next bar trades, where `can` is about this one
+    valid: Tensor | None = None  # [R, A] bool: whether there is a bar to have bought in
     known: Tensor | None = None  # [R, A] bool: whether the calendar allows a trade, as is known before
     variance: Tensor | None = None  # [R] mean square return of the bars before, averaged over assets
 
@@ -46,6 +48,7 @@ class Needs:
     costs: Costs
     room: int  # columns that the portfolio adds to what is seen
     variance: bool
+    valid: bool = False
 
 
 def tape(bars: Bars, features: Features, needs: Needs, paths: int = 1, tradable: Tensor | None = None) -> Tape:
@@ -83,13 +86,18 @@ def laid(bars: Bars, needs: Needs, tradable: Tensor | None) -> dict[str, Tensor]
     move = torch.where(alive, bars.close[1:] / bars.open[1:], 1.0)
     calendar = torch.ones_like(bars.valid) if tradable is None else tradable.to(bars.valid).expand_as(bars.valid)
     at_fill = bars.valid & calendar
-    can = at_fill[: len(bars) - 1] if rules.fill == "same_close" else alive & at_fill[1:]
-    found = {"gap": _ended(gap, 1.0), "move": _ended(move, 1.0), "can": _ended(can, False)}
+    trades = _ended(alive & at_fill[1:], False)
+    can = _ended(at_fill[: len(bars) - 1], False) if rules.fill == "same_close" else trades
+    found = {"gap": _ended(gap, 1.0), "move": _ended(move, 1.0), "can": can}
+    if needs.valid:
+        found["valid"] = bars.valid
     if tradable is not None:
         found["known"] = calendar if rules.fill == "same_close" else _ended(calendar[1:], False)
     if rules.maintenance:
         found["low"] = _ended(torch.where(alive, bars.low[1:] / bars.open[1:], 1.0), 1.0)
         found["high"] = _ended(torch.where(alive, bars.high[1:] / bars.open[1:], 1.0), 1.0)
+        if rules.fill == "same_close":
+            found["closes"] = trades
     if costs.credit_per_year or costs.debit_per_year or costs.borrow_per_year:
         found["years"] = _ended(bars.elapsed_seconds[1:] / YEAR_SECONDS, 0.0)
     if costs.funding_bps or bars.funding is not None:
@@ -98,7 +106,8 @@ def laid(bars: Bars, needs: Needs, tradable: Tensor | None) -> dict[str, Tensor]
         fill = {"next_open": bars.open[1:], "next_close": bars.close[1:], "same_close": bars.close[:-1]}[rules.fill]
         found["price"] = _ended(torch.where(fill > 0, fill, 1.0), 1.0)
     if costs.impact_y:
-        found["impact"] = impact(bars, costs)
+        rate = impact(bars, costs)
+        found["impact"], found["can"] = rate.masked_fill(rate.isinf(), 0.0), can & ~rate.isinf()
     if needs.variance:
         found["variance"] = variance(gap * move - 1)
     return found
@@ -115,7 +124,10 @@ def funding(bars: Bars, costs: Costs) -> Tensor:
 
 
 def impact(bars: Bars, costs: Costs) -> Tensor:
-    """⅔·Y·σ_day/√ADV, [T, A], from bars up to t: times √|x| it is what an order of x pays per unit. Source: square-root law."""
+    """⅔·Y·σ_day/√ADV, [T, A], from bars up to t: times √|x| it is what an order of x pays per unit. Source: square-root law.
+
+    Infinite where nothing was traded in all the days before: no size has a price there.
+    """
     if bars.volume is None:
         raise ConfigError(f"impact_y={costs.impact_y:g} needs volumes, which these bars do not have; set impact_y=0")
     days = bars.time.div(86400 * NANOSECONDS, rounding_mode="floor")
@@ -126,7 +138,7 @@ def impact(bars: Bars, costs: Costs) -> Tensor:
     notional = torch.where(bars.valid, bars.volume * bars.close, 0.0)
     sigma_day = (trailing_mean(returns.square(), window) * per_day).sqrt()
     adv = trailing_mean(notional, window) * per_day
-    return torch.where(adv > 0, 2 / 3 * costs.impact_y * sigma_day / adv.sqrt(), 0.0)
+    return torch.where(adv > 0, 2 / 3 * costs.impact_y * sigma_day / adv.sqrt(), torch.inf)
 
 
 def variance(returns: Tensor) -> Tensor:
