@@ -5,6 +5,7 @@ import re
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -140,6 +141,7 @@ LEAKS = {
     "filled from behind": lambda bars: bars.open.flip(0).nan_to_num().cummax(0).values.flip(0),
     "from the end": lambda bars: torch.arange(len(bars), 0, -1),
     "only at times": only_late,
+    "warm-up filled from behind": lambda bars: pd.DataFrame(bars.close.numpy()).rolling(20).mean().bfill().to_numpy(),
 }
 
 
@@ -166,6 +168,42 @@ def test_a_leak_beyond_the_rows_that_are_compared_one_by_one_is_still_compared_o
         compute(long, [], {"x": lambda bars: bars.close / bars.close[-1] if len(bars) > 5000 else bars.close / bars.close[0]})
 
 
+def next_return(bars):
+    later = torch.cat([bars.close[1:], torch.full_like(bars.close[:1], math.nan)])
+    return later / bars.close - 1
+
+
+def test_a_leak_is_seen_however_long_a_feature_takes_to_be_known():
+    """Of 9,000 bars a window of 5,000 knows nothing in the first 4,999."""
+
+    def scored(bars):
+        close = bars.close.numpy()
+        mean = np.convolve(close[:, 0], np.ones(5000) / 5000)[: len(close), None] if len(close) >= 5000 else close
+        return np.where(np.arange(len(close))[:, None] < 4999, math.nan, close - mean + next_return(bars).nan_to_num().numpy())
+
+    with pytest.raises(InputError, match="looks ahead: for bar 4999 of S0"):
+        compute(bars_of(9000, 1), [], {"x": scored})
+
+
+@pytest.mark.parametrize(
+    "lives", [[(0, 9000), (6000, 9000)], [(0, 9000), (6000, 6400)], [(0, 300), (5000, 5200), (7000, 7100)]]
+)
+@pytest.mark.parametrize("leaky", [0, 1, -1])
+def test_a_leak_is_seen_in_every_asset_whenever_it_lives(lives, leaky):
+    bars = bars_of(9000, len(lives))
+    rows = torch.arange(9000)[:, None]
+    lives = torch.tensor(lives)
+    valid = (rows >= lives[:, 0]) & (rows < lives[:, 1])
+
+    def leaks(bars):
+        found = torch.zeros_like(bars.close)
+        found[:, leaky] = next_return(bars)[:, leaky].nan_to_num() * bars.valid[:, leaky]
+        return found
+
+    with pytest.raises(InputError, match=f"looks ahead: for bar .* of S{leaky % len(lives)}"):
+        compute(replace(bars, valid=valid), [], {"x": leaks})
+
+
 @pytest.mark.parametrize(
     ("function", "sentence"),
     [
@@ -173,8 +211,12 @@ def test_a_leak_beyond_the_rows_that_are_compared_one_by_one_is_still_compared_o
         (lambda bars: ["a"] * len(bars), "needs numbers"),
         (lambda bars: bars.nothing, "failed on 700 bars (AttributeError"),
         (lambda bars: bars.close / 0, "is inf at bar"),
-        (lambda bars: torch.where(bars.time == bars.time[50], math.nan, 1.0), "is nan at bar 50"),
-        (lambda bars: torch.full((len(bars),), math.nan), "is not known at any of 700 bars"),
+        (lambda bars: torch.where(bars.time == BARS.time[50], math.nan, 1.0), "is nan at bar 50"),
+        (
+            lambda bars: torch.full((len(bars),), math.nan),
+            "is not known at any of 700 bars, so nothing shows whether it looks ahead",
+        ),
+        (lambda bars: np.where(np.arange(len(bars)) < 699, math.nan, 1.0), "is not known at enough of 700 bars"),
     ],
 )
 def test_what_is_no_feature_is_refused(function, sentence):

@@ -137,6 +137,8 @@ def test_gymnasium_makes_it_and_finds_nothing_wrong(options):
         ("import gymnasium, quantail", "quantail/Market-v0"),
         ("import quantail, gymnasium", "quantail.market.ids:quantail/Market-v0"),
         ("import gymnasium", "quantail.market.ids:quantail/Market-v0"),
+        ("import quantail, gymnasium, quantail.market.ids", "quantail/Market-v0"),
+        ("import quantail.market.ids, gymnasium", "quantail/Market-v0"),
     ],
 )
 def test_gymnasium_knows_it_and_loads_nothing_before_it_is_made(imports, name):

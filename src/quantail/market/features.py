@@ -19,8 +19,8 @@ Array = NDArray[np.float64]
 Function = Callable[[Bars], Tensor | Array]  # [T, A], or [T] where it is the same for all assets; NaN where not known yet
 
 DAY = 86400.0
-CUTS = 8  # prefixes on which each feature is computed once more
-CHECKED = 4096  # rows at the beginning that are compared; the prefixes end among them
+CUTS = 8  # of the prefixes on which each feature is computed once more
+CHECKED = 4096  # rows after the first that is known among which most prefixes end
 TOLERANCE = 1e-9  # a sum in another order is no look ahead
 
 
@@ -179,14 +179,12 @@ def check_causal(functions: Mapping[str, Function], raw: Mapping[str, Array], ba
 
     Prefixes end at several places, so that a feature that looks ahead only at times (to the end of the day, say) is seen too.
     """
-    rows = min(len(bars), CHECKED)
-    ends = sorted({max(2, round(rows * (0.25 + 0.75 * (i * 0.6180339887 % 1)))) for i in range(1, CUTS + 1)} | {rows})
-    for end in ends:
-        if end >= len(bars):
-            continue
-        part = bars.rows(0, end)
-        for name, function in functions.items():
-            seen, later = evaluated(name, function, part), raw[name][:end]
+    parts: dict[int, Bars] = {}
+    for name, function in functions.items():
+        for end in prefixes(name, bars.valid.numpy() & ~np.isnan(raw[name])):
+            if end not in parts:
+                parts[end] = bars.rows(0, end)
+            seen, later = evaluated(name, function, parts[end]), raw[name][:end]
             both = np.isnan(seen) & np.isnan(later)
             with np.errstate(invalid="ignore"):
                 same = both | (seen == later) | (np.abs(seen - later) <= TOLERANCE * (1 + np.abs(later)))
@@ -196,6 +194,34 @@ def check_causal(functions: Mapping[str, Function], raw: Mapping[str, Array], ba
                     f"feature {name!r} looks ahead: for bar {row} of {bars.symbols[which]} it gives {seen[row, which]:g} when "
                     f"only the first {end} bars are known, and {later[row, which]:g} when all are; use bars up to {row} alone"
                 )
+
+
+def prefixes(name: str, known: NDArray[np.bool_]) -> list[int]:
+    """Where to cut, from where an asset has a bar and a value: known [T, A] -> lengths of prefixes.
+
+    Among the rows after the first that is known, one bar before the end, and within the life of every asset: of an asset whose
+    bars all lie before a cut, or all after it, that cut proves nothing.
+    """
+    rows = len(known)
+    there = known.any(0)
+    first, last = known.argmax(0)[there], rows - 1 - known[::-1].argmax(0)[there]  # of each asset that is ever known
+    begin = int(first.min(initial=rows))
+    if max(begin, 1) >= rows - 1:
+        seen = "any" if begin == rows else "enough"
+        raise InputError(
+            f"feature {name!r} is not known at {seen} of {rows} bars, so nothing shows whether it looks ahead; "
+            "needs a shorter window or more history"
+        )
+    near = min(CHECKED, rows - begin)
+    ends = {begin + 1, begin + near, rows - 1} | {
+        begin + round(near * (0.25 + 0.75 * (i * 0.6180339887 % 1))) for i in range(1, CUTS + 1)
+    }
+    cut = rows
+    for start, stop in sorted(zip(first.tolist(), last.tolist(), strict=True), reverse=True):
+        if stop < cut:  # the fewest rows that lie within every life: each the latest beginning that is not yet met
+            cut = start
+            ends |= {cut + 1, cut + 1 + min(CHECKED, stop - cut) // 2}
+    return sorted({max(2, end) for end in ends if end < rows})
 
 
 def settled_values(name: str, values: Array, bars: Bars) -> tuple[Array, int]:

@@ -1,7 +1,7 @@
 """Tells Gymnasium that `quantail/Market-v0` exists, when imported; nothing else is loaded before one is made.
 
-`import quantail` imports this where Gymnasium is there already. Where it is not, `gymnasium.make` takes the module along:
-`gymnasium.make("quantail.market.ids:quantail/Market-v0")`.
+`import quantail` imports this where Gymnasium was imported before. In any order, `import quantail.market.ids` does, and so does
+`gymnasium.make("quantail.market.ids:quantail/Market-v0")`, which takes the module along.
 """
 
 from gymnasium.envs.registration import register, registry

@@ -1,4 +1,4 @@
-"""One portfolio through Gymnasium, in plain numbers: `gymnasium.make("quantail/Market-v0", source="hidden_drift")`.
+"""One portfolio through Gymnasium, in plain numbers: `gymnasium.make("quantail/Market-v0", source="hidden_drift")`; see `ids`.
 
 The same accounting as `MarketEnv`, on Python floats (one asset) or NumPy arrays (several): a step of tensors with one element
 would take ten times as long. `gymnasium.make_vec(..., vectorization_mode="vector_entry_point")` gives the tensors.
