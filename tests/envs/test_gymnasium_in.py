@@ -1,6 +1,7 @@
 """Gymnasium's and SB3's environments as a TensorEnv: every kind of source, row by row."""
 
 import os
+from multiprocessing.process import BaseProcess
 
 import gymnasium
 import numpy as np
@@ -572,6 +573,19 @@ def test_a_process_that_dies_is_no_endless_wait():
     env.close()
     assert not any(process.is_alive() for process in env.env.processes)
     env.close()
+
+
+def test_a_process_may_be_dead_before_it_is_found_dead(monkeypatch):
+    """Its pipe breaks first: a close that asked and waited would wait for ever, or warn."""
+    env = make_env(Dying, num_envs=2, subprocesses=True)
+    state, _ = env.reset(torch.zeros(2, 1))
+    state, _ = env.step(state, torch.tensor([0, 0]), torch.zeros(2, 1))
+    with pytest.raises(EnvironmentFault):
+        env.step(state, torch.tensor([0, 0]), torch.zeros(2, 1))
+    with monkeypatch.context() as patch:
+        patch.setattr(BaseProcess, "is_alive", lambda process: True)
+        env.close()
+    assert not any(process.is_alive() for process in env.env.processes)
 
 
 def test_sources_that_fail_are_named():

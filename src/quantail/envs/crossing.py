@@ -244,10 +244,14 @@ def copied(value: Any) -> Any:
 
 
 def close_outside(env: Any) -> None:
-    """Close an environment; where one of its processes has died, end the others: asked to close, they would wait for it."""
+    """Close an environment; where one of its processes has died, end the others: asked to close, they would wait for it.
+
+    A call that broke off tells of a death before the process is found dead: Gymnasium still takes it for pending.
+    """
     inner = getattr(env, "unwrapped", env)
     processes = getattr(inner, "processes", ())
-    if all(process.is_alive() for process in processes):
+    pending = getattr(getattr(inner, "_state", None), "value", "default") != "default"
+    if not (processes and pending) and all(process.is_alive() for process in processes):
         env.close()
         return
     for process in processes:
