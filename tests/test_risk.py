@@ -14,7 +14,10 @@ from quantail.envs.oracles import CVaRPosition, StaticNested
 from quantail.envs.running import ObserveGained, widened
 from quantail.errors import ConfigError
 from quantail.estimate import estimate
+from quantail.face.parameters import STATISTICS, statistics_of, with_parameters
+from quantail.face.watch import Watched
 from quantail.loop import begin, informed, make_agent, rollout_noise, train
+from quantail.losses import Part, batch_loss
 from quantail.market.env import MarketEnv
 from quantail.market.terms import Reward
 from quantail.normaliser import adopt, renewed
@@ -23,7 +26,7 @@ from quantail.risk import KEPT, Running, advance, assessed, charges, figures, mi
 from quantail.rollout import collect
 from quantail.streams import Stream, generator
 from quantail.types import Box, Discrete, Group
-from rivers import Ragged, disturb, settings
+from rivers import Ragged, disturb, settings, turned
 
 CPU = torch.device("cpu")
 HORIZONS = [RiskConfig(horizon="step"), RiskConfig(horizon="window", window=3), RiskConfig(horizon="episode")]
@@ -491,3 +494,55 @@ def test_the_market_says_whether_it_shows_what_was_gained():
     assert gained_is_seen(market, RiskConfig(limit=-0.1))
     hidden = MarketEnv(3, episode=replace(market.episode, parts=("features", "weights")))
     assert not gained_is_seen(hidden, RiskConfig(limit=-0.1))
+
+
+# --- what the parts hand on ---------------------------------------------------------------------------------------------
+
+
+def test_windows_that_overlap_do_not_count_as_many():
+    risk = RiskConfig(horizon="window", window=4, alpha=0.5)
+    state = assessed(start_risk(risk, CPU), torch.arange(80, dtype=torch.float64).reshape(16, 5), risk)
+    assert float(figures(state, risk).tail_samples) == 0.5 * 80 / 4
+
+
+def test_the_cost_critic_begins_in_the_unit_of_the_first_charges():
+    config = settings("choice", risk=RiskConfig(weight=0.5, alpha=0.4))
+    (_, rollout, carry), (_, _, later) = rollouts(Ragged("choice"), config, 2)
+    silent = rollout._replace(costs=torch.zeros_like(rollout.costs))
+    plain = carry.risk._replace(scale=start_risk(config.risk, CPU).scale)
+    returns = slow_cost_advantages(silent, plain, config)  # of values 0: the sums of charges themselves
+    weight = rollout.value_weight
+    mean = (returns * weight).sum() / weight.sum()
+    deviation = (((returns - mean).square() * weight).sum() / weight.sum()).sqrt()
+    torch.testing.assert_close(carry.risk.scale.mean, mean, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(carry.risk.scale.std, deviation, rtol=1e-10, atol=1e-10)
+    assert float(later.risk.scale.std) == float(carry.risk.scale.std)  # only an update moves it from there
+
+
+def test_the_cost_critic_learns_its_target():
+    config = settings("choice", risk=RiskConfig(weight=0.5, alpha=0.4))
+    *_, (agent, rollout, carry) = rollouts(Ragged("choice"), config)
+    batch, _ = estimate(rollout, agent, carry.scale, generator(0, Stream.TARGETS, 0), config, carry.risk)
+    totals = (batch.policy_weight.sum(), batch.value_weight.sum())
+    loss, stats = batch_loss(agent, Part(batch, rollout.memory[0], 0, *totals), turned(), config)
+    error = (rollout.costs[0, :-1] - batch.cost_target).square()
+    expected = (error * batch.value_weight).sum() / batch.value_weight.sum()
+    torch.testing.assert_close(stats["cost_loss"], expected, rtol=1e-10, atol=1e-10)
+    without, _ = batch_loss(agent, Part(batch._replace(cost_target=None), rollout.memory[0], 0, *totals), turned(), config)
+    torch.testing.assert_close(loss - without, config.critic.vf_coef * expected, rtol=1e-9, atol=1e-9)
+
+
+def test_parameters_carry_the_scale_of_the_charges():
+    config, env = settings("choice", risk=RiskConfig(weight=0.5, alpha=0.4)), Ragged("choice")
+    *_, report = train(replace(config, total_timesteps=150), env)
+    fresh = begin(config, env)
+    told = with_parameters(fresh, {STATISTICS: statistics_of(report.progress)}, exact=False)
+    assert float(fresh.carry.risk.scale.std) == 1.0
+    assert told.carry.risk.scale == report.carry.risk.scale
+    assert told.carry.risk.moments == report.carry.risk.moments
+
+
+def test_an_environment_that_is_watched_says_what_it_said_before():
+    market = MarketEnv(2, reward=Reward(scale=7.0))
+    watched = Watched(market, lambda action, step: None)
+    assert (watched.reward_per_gain, watched.observes_gained) == (7.0, True)

@@ -1,5 +1,6 @@
 """Small games in which the best mean and the best tail part ways. Optima are the CVaR of an episode's return."""
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import NamedTuple, Unpack
 
@@ -27,9 +28,9 @@ class TailGame(Oracle):
     unit = "episode"
     observes_gained = True  # or there is only one thing that it can have gained
 
+    @abstractmethod
     def policies(self) -> Mapping[str, Outcomes]:
         """The law of the return under each pure policy, by name."""
-        raise NotImplementedError
 
     def cvar(self, policy: str, alpha: float) -> float:
         """CVaR_α of the return under a pure policy; α = 1 is the mean."""
