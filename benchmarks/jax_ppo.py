@@ -1,9 +1,9 @@
 """A recurrent PPO in plain JAX, to be faster than: `python benchmarks/jax_ppo.py --num-envs 16384 --minibatches 4 --epochs 1`.
 
-The structure of PureJaxRL's recurrent PPO (Lu et al. 2022): a dense layer, a GRU that forgets at episode starts, two dense heads,
-one scalar critic; rollout, advantages and all epochs in one compiled program, mini-batches of whole environments, advantages
-normalised in each, values clipped, Adam behind a clipped norm. The market is computed in the same program: a tape of features, a
-position, proportional costs, log returns, episodes of one length that start anywhere. Needs `jax` and nothing else.
+The structure of PureJaxRL's recurrent PPO (Lu et al. 2022): a dense layer, a GRU that forgets at episode starts, two dense
+heads, one scalar critic; rollout, advantages and all epochs in one compiled program, mini-batches of whole environments,
+advantages normalised in each, values clipped, Adam behind a clipped norm. The market is computed in the same program: a tape of
+features, a position, proportional costs, log returns, episodes of one length that start anywhere. Needs `jax` and nothing else.
 
 Printed as JSON: environment steps a second, best of the repeats after the compilation; those of the rollout alone; and the mean
 reward a step of the first and of the last iteration, which shows that it learns.
