@@ -1,6 +1,7 @@
 """quantail data: fetch, samples, card."""
 
 import json as jsons
+import sys
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -78,10 +79,13 @@ def fetch(asked: Fetch) -> int:
     name = asked.symbol.replace("/", "").replace(":", "-")
     if asked.source == "binance":
         from quantail.market.fetch import binance
+        from quantail.monitor.progress import track, watched
 
         dump = binance.Dump(asked.symbol, asked.interval, start, end, asked.market, asked.host or binance.HOST)
         folder = asked.to / f"{name}-{asked.interval}"
-        got = binance.fetch(dump, folder, tell=print)
+        got = binance.fetch(
+            dump, folder, tell=silent if watched() and watched(sys.stdout) else print, watch=lambda files: track(files, "files")
+        )
         missing = f", {len(got.missing)} not at the source ({got.missing[0]} first)" if got.missing else ""
         print(f"{got.new} files fetched, {got.kept} were here{missing}; load_bars({str(folder)!r}) reads them")
         return 0
@@ -97,6 +101,10 @@ def fetch(asked: Fetch) -> int:
         rows = vendors.from_ccxt(vendors.exchange(asked.exchange), asked.symbol, asked.interval, first, last, path)
     print(f"{rows:,} new rows; load_bars({str(path)!r}) reads them")
     return 0
+
+
+def silent(line: str) -> None:
+    """Says nothing: a progress line is there instead."""
 
 
 def day(name: str, text: str) -> date:

@@ -68,6 +68,18 @@ def test_months_come_whole_and_load_as_one_series(server, tmp_path):
     assert (bars.symbols, bars.card.gaps, bars.card.start) == (("BTCUSDT",), 0, "2024-12-01T00:00:00Z")
 
 
+def test_who_watches_sees_every_file_before_it_comes(server, tmp_path):
+    seen = []
+
+    def watch(files):
+        for file in files:
+            seen.append((file.rpartition("-1h-")[2], len(list(tmp_path.glob("*.zip")))))
+            yield file
+
+    fetch(MONTHS._replace(host=server.url), tmp_path, QUICK, watch=watch)
+    assert seen == [("2024-11.zip", 0), ("2024-12.zip", 0), ("2025-01.zip", 1), ("2025-02.zip", 2)]
+
+
 def test_what_is_here_is_not_asked_for_again(server, tmp_path):
     fetch(MONTHS._replace(host=server.url), tmp_path, QUICK)
     server.asked.clear()

@@ -1,7 +1,7 @@
 """Binance's public dumps: a zip of CSV for each month, for each day where the month is not over, each with a checksum."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
@@ -34,12 +34,21 @@ class Fetched(NamedTuple):
     folder: Path
 
 
-def fetch(dump: Dump, folder: Path, patience: Patience = PATIENCE, tell: Callable[[str], None] = lambda line: None) -> Fetched:
-    """Bring all files of a dump into a folder; call again to go on, or to add what was published since."""
+def fetch(
+    dump: Dump,
+    folder: Path,
+    patience: Patience = PATIENCE,
+    tell: Callable[[str], None] = lambda line: None,
+    watch: Callable[[list[str]], Iterable[str]] = iter,
+) -> Fetched:
+    """Bring all files of a dump into a folder; call again to go on, or to add what was published since.
+
+    `tell` gets a line for each file, `watch` the list of all, to show how far it is.
+    """
     check(dump)
     today = datetime.now(UTC).date()
     new, kept, missing = 0, 0, []
-    for url in urls(dump, today):
+    for url in watch(list(urls(dump, today))):
         name = url.rpartition("/")[2]
         try:
             came = one_file(url, folder / name, patience)
