@@ -13,7 +13,7 @@ from architecture import rules
 FLOORS = (
     ("__main__", "cli"),
     ("algorithm", "face", "population", "export"),
-    ("run", "audit"),
+    ("run", "audit", "bench"),
     ("backtest", "monitor", "checkpoint", "adversary", "loop"),
     ("engine",),
     ("control", "statistics", "behaviour", "calibration", "normaliser", "evaluation", "registry"),

@@ -26,6 +26,7 @@ VERBS = {
     "runs": Verb("quantail.cli.runs", "runs", "list the runs below a folder"),
     "check": Verb("quantail.cli.check", "check", "look for leaks in bars, features and rules, and see that the money adds up"),
     "data": Verb("quantail.cli.data", "data", "fetch bars, list samples, judge a file"),
+    "bench": Verb("quantail.cli.bench", "bench", "say how fast training is on this machine, phase by phase"),
     "doctor": Verb("quantail.cli.doctor", "doctor", "say what is wrong with a run, or whether this installation is healthy"),
 }
 
