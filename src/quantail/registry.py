@@ -21,12 +21,19 @@ NATIVE: Mapping[str, Callable[..., TensorEnv]] = {
 }
 
 
-def make(config: EnvConfig, num_envs: int | None = None, risk: RiskConfig | None = None) -> TensorEnv:
+def make(
+    config: EnvConfig,
+    num_envs: int | None = None,
+    risk: RiskConfig | None = None,
+    part: str = "train",
+    fitted: Mapping[str, Any] | None = None,
+) -> TensorEnv:
     """The environment that a config names; num_envs, where another number of it is wanted.
 
-    Where the tail of a sum is minded that its observations do not tell, they are made to.
+    Where the tail of a sum is minded that its observations do not tell, they are made to. `part`: of an environment that has
+    data to hold out, which; the config's own word stands above it. `fitted`: what an earlier one took from its training data.
     """
-    env = named(config, num_envs)
+    env = named(config, num_envs, part, fitted)
     if risk is None or not risk.observe or gained_is_seen(env, risk):
         return env
     return ObserveGained(env, risk.window if risk.horizon == "window" else None)
@@ -41,13 +48,13 @@ def gained_is_seen(env: TensorEnv, risk: RiskConfig) -> bool:
     return isinstance(env, ObserveGained) and env.window_rows == risk.window
 
 
-def named(config: EnvConfig, num_envs: int | None) -> TensorEnv:
+def named(config: EnvConfig, num_envs: int | None, part: str, fitted: Mapping[str, Any] | None) -> TensorEnv:
     """The environment itself."""
     if not config.id:
         raise ConfigError("no environment is named; set env.id (--env CartPole-v1, --env quantail/CartPole), or hand one over")
     count = config.num_envs if num_envs is None else num_envs
     if config.id.startswith(OURS):
-        return native(config, count)
+        return native(config, count, part, fitted)
     from quantail.envs.gymnasium import make_env
 
     try:
@@ -56,7 +63,7 @@ def named(config: EnvConfig, num_envs: int | None) -> TensorEnv:
         raise ConfigError(f"{config.id} refused the options {config.options} ({error}); see its own description") from error
 
 
-def native(config: EnvConfig, num_envs: int) -> TensorEnv:
+def native(config: EnvConfig, num_envs: int, part: str, fitted: Mapping[str, Any] | None) -> TensorEnv:
     """One of ours by name."""
     if config.id not in NATIVE:
         close = get_close_matches(config.id.removeprefix(OURS), [name.removeprefix(OURS) for name in NATIVE], n=1)
@@ -66,6 +73,8 @@ def native(config: EnvConfig, num_envs: int) -> TensorEnv:
         if asked:
             raise ConfigError(f"env.{name}={asked} is for environments of Gymnasium; leave it out for {config.id}")
     maker = NATIVE[config.id]
+    if maker is market:  # knows its options itself
+        return market(num_envs, fitted, **{"part": part, **config.options})
     check_options(config, options_of(maker))
     return maker(num_envs, **config.options)
 

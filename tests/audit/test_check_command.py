@@ -71,7 +71,7 @@ def test_a_config_says_how_to_trade(tmp_path):
     assert subject.costs.funding_bps > 0
     file.write_text(yaml.safe_dump({"env": {"id": "quantail/Market", "options": {"fee": 1}}}))
     with pytest.raises(ConfigError, match=r"env\.options\.fee is no option"):
-        options_in(file)
+        subject_of(bars_of(300, 1), options_in(file), {})
 
 
 def test_the_verb_asks_what_the_package_asks():

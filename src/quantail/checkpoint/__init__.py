@@ -11,6 +11,7 @@ Whatever is in `Progress` is saved, however new: records, mappings and tuples of
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -47,6 +48,7 @@ class Checkpoint(NamedTuple):
     threads: int  # of the process that saved: sums depend on it
     state: Mapping[str, Any]  # of each part of `Progress`
     extra: Mapping[str, Any]  # what the caller of `save` put in beside it
+    fitted: Mapping[str, Any] = MappingProxyType({})  # `TensorEnv.fitted`: play in what is measured by it
 
     @property
     def env_steps(self) -> int:
@@ -87,6 +89,7 @@ def to_bytes(progress: Progress, config: Config, env: TensorEnv, extra: Mapping[
             "threads": torch.get_num_threads(),
             "state": state,
             "extra": dict(extra or {}),
+            "fitted": dict(env.fitted),
         }
     )
 

@@ -12,6 +12,7 @@ from quantail.errors import InputError
 if TYPE_CHECKING:
     from quantail.audit.subject import Subject
     from quantail.market.features import Function
+    from quantail.market.options import Options
     from quantail.market.series import Bars
 
 
@@ -47,33 +48,29 @@ def check(
     from quantail.market.bars import load_bars
 
     bars = load_bars(path, timezone=timezone, mode="repair" if repair else "strict")
-    options: dict[str, object] = {"costs": costs, "actions": actions, "leverage": leverage, "band": band}
+    options: Options = {"costs": costs, "actions": actions, "leverage": leverage, "band": band}
     subject = subject_of(bars, options_in(config) if config else options, functions_in(features) if features else {})
     checks = audit(subject)
     print(as_json(checks) if json else as_table(checks))
     return 0 if all(one.ok for one in checks) else 1
 
 
-def subject_of(bars: "Bars", options: dict[str, object], extra: dict[str, "Function"]) -> "Subject":
+def subject_of(bars: "Bars", options: "Options", extra: dict[str, "Function"]) -> "Subject":
     """The market as these options would make it, on these bars."""
     from quantail.audit.subject import Subject
     from quantail.market.features import functions_of
-    from quantail.market.make import market
+    from quantail.market.options import asked
 
-    env = market(1, **options)  # type: ignore[arg-type]
-    return Subject(bars, functions_of(extra=extra), env.costs, env.rules, env.reward)
+    wish = asked(options)
+    return Subject(bars, functions_of(extra=extra), wish.costs, wish.rules, wish.reward)
 
 
-def options_in(path: Path) -> dict[str, object]:
+def options_in(path: Path) -> "Options":
     """How a config trades."""
     from quantail.config import Config
-    from quantail.market.make import market
-    from quantail.registry import check_options, options_of
     from quantail.run.configfile import read
 
-    config = read(path, Config()).env
-    check_options(config, options_of(market))
-    return {name: value for name, value in config.options.items() if name not in ("source", "seed")}
+    return read(path, Config()).env.options
 
 
 def functions_in(path: Path) -> dict[str, "Function"]:

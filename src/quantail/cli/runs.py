@@ -20,6 +20,7 @@ def evaluate(
     rows: int | None = None,
     seed: int | None = None,
     stochastic: bool = False,
+    part: Literal["train", "validation", "test"] = "validation",
     json: bool = False,
 ) -> int:
     """Play with a saved agent; nothing learns, and the same seed gives the same numbers.
@@ -30,6 +31,7 @@ def evaluate(
         rows: Of the evaluation, in each environment; those of the run's settings if none are given.
         seed: Of the evaluation; that of the run's settings if none is given.
         stochastic: Draw actions from the policy instead of taking its mode.
+        part: Of a market's data, unless the run's settings name one.
         json: Print JSON instead of a table.
     """
     from quantail.checkpoint import check_environment, read, restore_agent
@@ -54,7 +56,7 @@ def evaluate(
             deterministic=asked.deterministic and not stochastic,
         ),
     )
-    env = make(config.env, asked.evaluate_envs, config.risk)
+    env = make(config.env, asked.evaluate_envs, config.risk, part, saved.fitted)
     try:
         check_environment(saved, env, any_number=True)
         found = validation.evaluate(env, restore_agent(saved), saved.observation_moments, config)

@@ -9,6 +9,7 @@ Noise comes in as standard normals [B, noise_dim], float32 or float64. An enviro
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -40,6 +41,7 @@ class TensorEnv(ABC):
     same_step: ClassVar[bool] = False
     exact_resume: ClassVar[bool] = True
     observes_gained: ClassVar[bool] = False  # whether an observation tells what the episode has gained so far
+    fitted: Mapping[str, Any] = MappingProxyType({})  # what was fitted on training data, as plain values; saved with the agent
     reward_per_gain: ClassVar[float] = 1.0  # how much reward a unit of `Step.pnl` is, where rewards have a scale of their own
 
     @abstractmethod

@@ -40,7 +40,7 @@ class ObserveGained(TensorEnv):
             raise ConfigError(f"window={window} sums no rows; choose at least 1, or None for the whole episode")
         self.env, self.window_rows = env, window
         self.num_envs, self.noise_dim = env.num_envs, env.noise_dim
-        self.device, self.dtype = env.device, env.dtype
+        self.device, self.dtype, self.fitted = env.device, env.dtype, env.fitted
         self.action_space, self.observation_space = env.action_space, widened(env.observation_space)
         self.same_step, self.exact_resume = env.same_step, env.exact_resume  # type: ignore[misc]
         self.reward_per_gain = env.reward_per_gain  # type: ignore[misc]

@@ -69,6 +69,7 @@ def load(path: Any, env: Any, device: Any, asked: Mapping[str, Any]) -> Loaded:
     if env is None:
         own = found.observation_space, found.action_space
         source = source_without((seen, taken), own, face["n_envs"], face["native"], chosen(device))
+        source.env.fitted = found.fitted
     else:
         source = source_of(env, device)
         if "face" in found.extra:  # else only our own spaces are known, which `restore` compares

@@ -65,6 +65,7 @@ class Watched(TensorEnv):
     def __init__(self, env: TensorEnv, told: Callable[[Tensor, Step], None]) -> None:
         self.env, self.told = env, told
         self.num_envs, self.noise_dim, self.device, self.dtype = env.num_envs, env.noise_dim, env.device, env.dtype
+        self.fitted = env.fitted
         self.observation_space, self.action_space = env.observation_space, env.action_space
         self.same_step = env.same_step  # type: ignore[misc] # of the class elsewhere
         self.exact_resume = env.exact_resume  # type: ignore[misc]

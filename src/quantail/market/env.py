@@ -15,6 +15,7 @@ from quantail.market import rewards
 from quantail.market.account import Bar, Desk, Order
 from quantail.market.actions import Wanted, action_space, from_box, from_grid, grid_mask, sides
 from quantail.market.costs import Costs, preset
+from quantail.market.normalise import Normalisation
 from quantail.market.numbers import MANY_ASSETS, ONE_ASSET
 from quantail.market.portfolio import Portfolio, Terms, live, own_columns, own_view, told
 from quantail.market.series import Bars, Features
@@ -56,14 +57,21 @@ class MarketEnv(TensorEnv):
         )
         self.ground = self.world.lay(needs, self.episode, dtype, self.device)
         tape = self.ground.tape
-        self.terms = Terms(self.reward, self.episode, self.ground.longest, tape.years is not None or tape.funding is not None)
+        longest = self.episode.horizon or self.ground.longest
+        self.terms = Terms(self.reward, self.episode, longest, tape.years is not None or tape.funding is not None)
         self.action_space = action_space(self.rules, self.assets)
         self.observation_space = Box((self.ground.tape.seen.shape[1],))
         self.noise_dim = self._noise_columns()
+        self.fitted = {} if self.world.units is None else {"normalisation": self.world.units.to_dict()}
         self.observes_gained = "return" in self.episode.parts  # type: ignore[misc]
         self.reward_per_gain = self.reward.scale  # type: ignore[misc]
         self.levels = torch.tensor((*self.rules.levels, 0.0), dtype=torch.float64, device=self.device)
         self.places = torch.arange(num_envs, device=self.device)
+
+    @property
+    def normalisation(self) -> Normalisation | None:
+        """The units of its features, fitted on a training window; None where they come as they are."""
+        return self.world.units
 
     # --- the two functions ------------------------------------------------------------------------------------------------
 

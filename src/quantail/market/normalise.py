@@ -1,6 +1,7 @@
 """Features in units of the training window: fitted there and nowhere else, a value that is saved with the agent."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,7 +9,9 @@ import torch
 from torch import Tensor
 
 from quantail.errors import InputError
+from quantail.market.rules import moment
 from quantail.market.series import Bars, Features
+from quantail.settings import to_plain
 
 
 @dataclass(frozen=True)
@@ -19,6 +22,8 @@ class Normalisation:
     mean: tuple[float, ...]  # F
     scale: tuple[float, ...]  # F, > 0
     clip: float = 10.0  # a feature that was calm in training may explode later
+    since: str = ""  # the first bar of the training window, and
+    until: str = ""  # when its last one is over, in UTC; not known if empty
 
     def __post_init__(self) -> None:
         if not len(self.names) == len(self.mean) == len(self.scale):
@@ -40,14 +45,15 @@ class Normalisation:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        return {"names": list(self.names), "mean": list(self.mean), "scale": list(self.scale), "clip": self.clip}
+        return to_plain(self)  # type: ignore[no-any-return]
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> "Normalisation":
+    def from_dict(cls, values: Mapping[str, Any]) -> "Normalisation":
         """The inverse of `to_dict`."""
         try:
             names, mean, scale = (tuple(values[name]) for name in ("names", "mean", "scale"))
-            return cls(names, tuple(map(float, mean)), tuple(map(float, scale)), float(values["clip"]))
+            window = (str(values.get("since", "")), str(values.get("until", "")))
+            return cls(names, tuple(map(float, mean)), tuple(map(float, scale)), float(values["clip"]), *window)
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(f"this is no saved normalisation ({error!r}); needs names, mean, scale and clip") from error
 
@@ -66,4 +72,5 @@ def fit(features: Features, bars: Bars, train: range, clip: float = 10.0) -> Nor
     mean, spread = seen.mean(0), seen.std(0, correction=0)
     flat = spread <= 1e-6 * (1 + mean.abs())  # float32 holds no more
     scale = torch.where(flat, torch.ones_like(spread), spread)
-    return Normalisation(features.names, tuple(mean.tolist()), tuple(scale.tolist()), clip)
+    window = moment(int(bars.time[start])), moment(int(bars.end[train.stop - 1]))
+    return Normalisation(features.names, tuple(mean.tolist()), tuple(scale.tolist()), clip, *window)

@@ -49,7 +49,7 @@ class Terms(NamedTuple):
 
     reward: Reward
     episode: Episode
-    longest: int  # rows of an episode
+    longest: int  # rows of an episode, of which the time that is left is a share
     financed: bool  # whether anything is paid for holding
 
 
@@ -102,7 +102,8 @@ def own_view(desk: Desk, terms: Terms, state: Portfolio) -> list[Value]:
     if "drawdown" in parts:
         columns.append(state.equity / state.peak - 1)
     if "time" in parts:
-        columns.append(n.real(state.stop - state.row) / terms.longest)
+        left = n.real(state.stop - state.row) / terms.longest
+        columns.append(n.at_most(left, 1.0) if terms.episode.horizon else left)
     if terms.reward.remembers:
         columns += [state.mean / n.root(state.square), 0.5 * n.log(state.square)]
     return columns

@@ -53,11 +53,7 @@ class Needs:
 
 def tape(bars: Bars, features: Features, needs: Needs, paths: int = 1, tradable: Tensor | None = None) -> Tape:
     """Lay out bars of P·A series, those of a path side by side; tradable [T, A]: what the calendar allows at each bar."""
-    count = len(bars.symbols)
-    if len(features.values) != len(bars) or features.values.shape[1] != count:
-        raise InputError(
-            f"features are {list(features.values.shape)}, bars [{len(bars)}, {count}]; needs features of the same bars"
-        )
+    check_same_bars(bars, features)
     columns = laid(bars, needs, tradable)
     found: dict[str, Tensor] = {name: _rows(name, column, paths) for name, column in columns.items()}
     seen = features.values.reshape(len(bars), paths, -1).transpose(0, 1).flatten(0, 1)
@@ -65,6 +61,13 @@ def tape(bars: Bars, features: Features, needs: Needs, paths: int = 1, tradable:
         found["variance"] = found["variance"].mean(-1)
     found["seen"] = torch.nn.functional.pad(seen, (0, needs.room, 1, 0)).contiguous()
     return Tape(**found)
+
+
+def check_same_bars(bars: Bars, features: Features) -> None:
+    """A row of features for each bar of each asset."""
+    there, here = list(features.values.shape[:2]), [len(bars), len(bars.symbols)]
+    if there != here:
+        raise InputError(f"features are of {there} bars and assets, bars are {here}; needs features of the same bars")
 
 
 def _rows(name: str, column: Tensor, paths: int) -> Tensor:

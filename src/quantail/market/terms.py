@@ -104,11 +104,14 @@ class Episode:
     """Where episodes start, how long they last, and with what.
 
     `starts`: "random" anywhere; "stratified", each environment in its own part of the rows, moving on with each episode;
-    "fixed", environment b always at the b-th of equally spaced starts. A `length` of 0 means all that there is.
+    "fixed", environment b always at the b-th of equally spaced starts. A `length` of 0 means all that there is. `horizon`:
+    where one who learned in episodes of so many bars is judged on a longer span, time left is shown as a share of that, at
+    most 1, as it was in training.
     """
 
     length: int = 252  # bars; then the episode is cut off (truncated)
     starts: str = "random"
+    horizon: int = 0  # bars of which the time left is a share; those of the episode if 0
     random_position: bool = False  # begin with random weights, as if bought before
     equity: float = 100_000.0  # at the start, in the currency of the prices
     parts: tuple[str, ...] = PARTS  # of the observation; their order is always this one
@@ -116,8 +119,9 @@ class Episode:
     def __post_init__(self) -> None:
         check_choice("starts", self.starts, STARTS)
         check_within("equity", self.equity, 0.0, low_open=True)
-        if self.length:
-            check_counts(length=self.length)
+        for name in ("length", "horizon"):
+            if vars(self)[name]:
+                check_counts(**{name: vars(self)[name]})
         for part in self.parts:
             check_choice("parts", part, PARTS)
         if len(set(self.parts)) < len(self.parts) or not self.parts:

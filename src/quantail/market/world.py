@@ -13,13 +13,14 @@ from quantail.errors import ConfigError, InputError
 from quantail.market import presets
 from quantail.market.candles import Candles, bar_seconds, block_bootstrap, simulate
 from quantail.market.features import compute
+from quantail.market.normalise import Normalisation
 from quantail.market.series import Bars, Features
 from quantail.market.synthetic import Model
-from quantail.market.tape import Needs, Tape, moved, tape
+from quantail.market.tape import Needs, Tape, check_same_bars, moved, tape
 from quantail.market.terms import Episode
 from quantail.settings import check_choice, check_counts, check_within
 
-MARKET_STREAM = 20  # apart from every stream of training
+MARKET_STREAMS = {"train": 20, "validation": 21, "test": 22}  # apart from every stream of training, and from each other
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,9 +40,10 @@ class Ground:
 
 
 class World(ABC):
-    """A source of bars of one or several assets."""
+    """A source of bars of one or several assets; `units`: what its features are measured in, where they were fitted."""
 
     assets: int
+    units: Normalisation | None = None
 
     @abstractmethod
     def lay(self, needs: Needs, episode: Episode, dtype: torch.dtype, device: torch.device) -> Ground:
@@ -57,17 +59,17 @@ class World(ABC):
             raise InputError(f"saved holds {sorted(saved)} of a synthetic market, but these bars are recorded; use that market")
 
 
-def grounded(laid: Tape, warmup: int, bars: int, paths: int, episode: Episode, dtype: torch.dtype) -> Ground:
-    """Where episodes may start: behind the warm-up, and so that their whole length fits in."""
-    length = episode.length or bars - 1 - warmup
+def grounded(laid: Tape, first: int, bars: int, paths: int, episode: Episode, dtype: torch.dtype) -> Ground:
+    """Where episodes may start: from the row `first` on, and so that their whole length fits in."""
+    length = episode.length or bars - 1 - first
     last = bars - 1 - length
-    if length < 1 or last < warmup:
+    if length < 1 or last < first:
         raise ConfigError(
-            f"episodes of {episode.length or 'all'} bars after a warm-up of {warmup} need {warmup + max(length, 1) + 1} bars, "
-            f"there are {bars}; shorten the episode or give more bars"
+            f"episodes of {episode.length or 'all'} bars that start at row {first} or later need {first + max(length, 1) + 1} "
+            f"bars, there are {bars}; shorten the episode or give more bars"
         )
     device = laid.gap.device
-    within = torch.arange(warmup, last + 1, device=device)
+    within = torch.arange(first, last + 1, device=device)
     starts = (1 + bars * torch.arange(paths, device=device)[:, None] + within).flatten()
     laid = replace(laid, seen=laid.seen.to(dtype))
     return Ground(laid, starts, starts + length, length, bars)
@@ -75,11 +77,22 @@ def grounded(laid: Tape, warmup: int, bars: int, paths: int, episode: Episode, d
 
 @dataclass(frozen=True, eq=False)
 class Recorded(World):
-    """Bars that happened, with what is seen in them; `tradable` [T, A] is the calendar: when trading is possible at all."""
+    """Bars that happened, with what is seen in them; `tradable` [T, A] is the calendar: when trading is possible at all.
+
+    Episodes stay `within` these rows, all if none are given. What lies before them is known (it warms features up), what
+    comes after is not even laid out. `units` are those of the training window: features are measured in them.
+    """
 
     history: Bars
     features: Features
     tradable: Tensor | None = None
+    within: range | None = None
+    units: Normalisation | None = None
+
+    def __post_init__(self) -> None:
+        check_same_bars(self.history, self.features)
+        if self.within is not None and not 0 <= self.within.start < self.within.stop <= len(self.history):
+            raise InputError(f"within={self.within} of {len(self.history)} bars; needs rows of these bars")
 
     @property
     def assets(self) -> int:  # type: ignore[override]
@@ -88,9 +101,15 @@ class Recorded(World):
 
     def lay(self, needs: Needs, episode: Episode, dtype: torch.dtype, device: torch.device) -> Ground:
         """Laid out once."""
-        seen = self.features if "features" in episode.parts else nothing_seen(self.history, self.features.warmup)
-        laid = moved(tape(self.history, seen, needs, tradable=self.tradable), device)
-        return grounded(laid, self.features.warmup, len(self.history), 1, episode, dtype)
+        rows = range(len(self.history)) if self.within is None else self.within
+        bars, seen = self.history.rows(0, rows.stop), self.features.rows(0, rows.stop)
+        if "features" not in episode.parts:
+            seen = nothing_seen(bars, seen.warmup)
+        elif self.units is not None:
+            seen = self.units.apply(seen)
+        calendar = None if self.tradable is None else self.tradable[: rows.stop]
+        laid = moved(tape(bars, seen, needs, tradable=calendar), device)
+        return grounded(laid, max(rows.start, seen.warmup), len(bars), 1, episode, dtype)
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,8 +117,8 @@ class Synthetic(World):
     """P paths of a model, or of resampled bars; every `every` iterations those in which no episode runs are made anew.
 
     Generation g is drawn from (seed, g), whatever was drawn before: a resumed run has the same paths. Other seeds are other
-    markets: test on one that training never used. Not renewed unless training asks: an environment that is only played
-    keeps its paths.
+    markets, and so are the parts "validation" and "test", which no training draws whatever its seed. Not renewed unless
+    training asks: an environment that is only played keeps its paths.
     """
 
     model: Model | Bars
@@ -107,6 +126,7 @@ class Synthetic(World):
     bars: int = 512
     assets: int = 1  # of a path, independent of each other
     seed: int = 0
+    part: str = "train"
     every: int = 8
     overnight: float = 0.0
     mean_block: float = 20.0  # of resampled bars
@@ -114,12 +134,14 @@ class Synthetic(World):
 
     def __post_init__(self) -> None:
         check_counts(paths=self.paths, bars=self.bars, assets=self.assets, every=self.every)
+        check_choice("part", self.part, tuple(MARKET_STREAMS))
         check_within("overnight", self.overnight, 0.0, 1.0, high_open=True)
         check_within("mean_block", self.mean_block, 1.0)
 
     def drawn(self, generation: int, device: torch.device) -> tuple[Bars, Candles]:
         """The bars of a generation, [T, P·A], those of a path side by side."""
-        word = np.random.SeedSequence(self.seed, spawn_key=(MARKET_STREAM, generation)).generate_state(1, np.uint64)[0]
+        key = (MARKET_STREAMS[self.part], generation)
+        word = np.random.SeedSequence(self.seed, spawn_key=key).generate_state(1, np.uint64)[0]
         source = torch.Generator(device).manual_seed(int(word >> np.uint64(1)))
         width = self.paths * self.assets
         if isinstance(self.model, Bars):

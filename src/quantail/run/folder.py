@@ -1,6 +1,7 @@
 """What lies in the folder of a run, and what a list of runs says about it.
 
 config.yaml         the resolved settings
+normalisation.json  units of the features, fitted on the training window, where there are such
 environment.json    versions, machine, threads and code of every process that wrote here
 metrics.jsonl       one line for each iteration
 events.out.*        for TensorBoard
@@ -10,7 +11,7 @@ lock                who is writing
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -27,6 +28,7 @@ from quantail.run.lock import is_written
 from quantail.run.provenance import environment
 
 CONFIG = "config.yaml"
+NORMALISATION = "normalisation.json"
 ENVIRONMENT = "environment.json"
 CHECKPOINTS = "checkpoints"
 TAIL = 1 << 16  # bytes in which the last line of a log surely lies
@@ -76,6 +78,12 @@ def refuse_empty(folder: Path) -> None:
 def write_config(folder: Path, config: Config) -> None:
     """The resolved settings."""
     atomic.replace(folder / CONFIG, configfile.to_yaml(config).encode())
+
+
+def write_fitted(folder: Path, fitted: Mapping[str, Any]) -> None:
+    """What the environment took from its training window; checkpoints hold the same."""
+    if "normalisation" in fitted:
+        atomic.replace(folder / NORMALISATION, json.dumps(fitted["normalisation"], indent=2).encode())
 
 
 def read_config(folder: Path) -> Config:

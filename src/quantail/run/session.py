@@ -150,9 +150,11 @@ def _stage(config: Config, folder: Path, given: Given, saved: Checkpoint | None)
     with ExitStack() as stack:
         env, judged_in = given.env, given.evaluation_env
         if env is None:
-            env = stack.enter_context(_closing(make(config.env, risk=config.risk)))
+            known = saved.fitted if saved else None
+            env = stack.enter_context(_closing(make(config.env, risk=config.risk, fitted=known)))
         if config.run.evaluate_every and judged_in is None:
-            judged_in = stack.enter_context(_closing(make(config.env, config.run.evaluate_envs, config.risk)))
+            count = config.run.evaluate_envs
+            judged_in = stack.enter_context(_closing(make(config.env, count, config.risk, "validation", env.fitted)))
         if saved is not None:
             checkpoints.check_environment(saved, env)
         logs.truncate(folder / logs.METRICS_FILE, saved.env_steps if saved else 0)
@@ -200,6 +202,7 @@ def _from(saved: Checkpoint | None, config: Config, folder: Path, given: Given, 
             progress = checkpoints.restore(saved, stage.env, config, given.agent)
             judged = Judged(**saved.extra.get("judged", {}))
         folders.write_config(folder, config)
+        folders.write_fitted(folder, stage.env.fitted)
         folders.note_environment(folder, progress.env_steps)
         return _train(stage, progress, judged, interrupt)
 
