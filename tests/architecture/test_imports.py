@@ -33,6 +33,7 @@ EDGES = (
     *(name for name in rules.modules("quantail.run")),
     *(name for name in rules.modules("quantail.market.bars")),
     *(name for name in rules.modules("quantail.audit")),
+    *(name for name in rules.modules("quantail.kernels.gpu")),  # imported where Triton is
     *(
         "quantail.market.fetch.vendors",
         "quantail.market.ids",

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from quantail.kernels.roads import exactly, takes_triton
 from quantail.kernels.sequence import (
     add_product_,
     apply,
@@ -39,11 +40,16 @@ def lstm_sequence(
     check_weight("w_x", w_x, x, (4 * hidden, inputs), "four gates of the memory, inputs")
     check_weight("w_h", w_h, x, (4 * hidden, hidden), "four gates of the memory, memory")
     check_weight("b", b, x, (4 * hidden,), "four gates of the memory")
+    if x.ndim == 3 and takes_triton(h0, c0, w_x, w_h, b):
+        from quantail.kernels.gpu.lstm import lstm_sequence as on_gpu
+
+        return on_gpu(x, start, h0, c0, w_x, w_h, b)
     if _fused_layer_fits(x):
         cuts = [t for t, reset in enumerate(reset_rows(start)) if reset and t > 0]
         if FUSED_ROWS * len(cuts) <= len(x):
             return _by_stretches(x, start, h0, c0, w_x, w_h, b, [0, *cuts])
-    h, c, _ = apply(_Lstm, x, start, h0, c0, w_x, w_h, b)
+    with exactly(x):
+        h, c, _ = apply(_Lstm, x.to(h0.dtype), start, h0, c0, w_x, w_h, b)
     return h, h.select(-3, -1), c.select(-3, -1)
 
 

@@ -13,6 +13,7 @@ from torch.autograd import Function
 
 from quantail.errors import InputError
 from quantail.functional.checks import bad_shape, check_rank, check_shape
+from quantail.kernels.roads import product_dtype
 
 
 def check_rows(x: Tensor, start: Tensor, **states: Tensor) -> None:
@@ -38,8 +39,8 @@ def check_weight(name: str, weight: Tensor, x: Tensor, shape: Sequence[int], axe
 
 
 def check_dtype(name: str, tensor: Tensor, x: Tensor) -> None:
-    """The dtype of the rows: a silent float32 inside a float64 sequence costs nine digits."""
-    if tensor.dtype != x.dtype:
+    """The dtype of the rows, which autocast may have rounded: a silent float32 inside a float64 sequence costs nine digits."""
+    if tensor.dtype != x.dtype and product_dtype(tensor) != x.dtype:
         raise InputError(f"{name} is {tensor.dtype} and x is {x.dtype}; convert one of them")
 
 

@@ -1,0 +1,1 @@
+"""What Triton compiles for the GPU: pointers in, nothing returned; the modules above launch it."""

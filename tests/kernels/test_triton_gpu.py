@@ -1,0 +1,120 @@
+"""The Triton kernels on a GPU against the torch road in float64 on the same GPU."""
+
+from importlib.util import find_spec
+
+import pytest
+import torch
+
+from kernels.judges import ragged, results_and_gradients
+from quantail.kernels import lstm_sequence
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available() or find_spec("triton") is None, reason="needs a CUDA device and Triton"),
+]
+T, B, F = 9, 203, 7
+KINDS = {"lstm": (lstm_sequence, (4, 2))}
+SIZES = (16, 32, 50, 64, 128, 256)
+
+
+def scenes(hidden, blocks, states, *more, envs=B):
+    """x, states, weights, and starts of every sort."""
+    torch.manual_seed(1)
+    x, memory = torch.randn(T, envs, F), [torch.randn(envs, hidden) for _ in range(states)]
+    size = hidden**-0.5
+    weights = [torch.randn(blocks * hidden, F), size * torch.randn(blocks * hidden, hidden), torch.randn(blocks * hidden)]
+    start = torch.rand(T, envs) < 0.1
+    start[:, :5] = ragged(T)
+    return [part.cuda() for part in [x, *memory, *weights, *(torch.randn(n * hidden) for n in more)]], start.cuda()
+
+
+def close(found, expected, digits):
+    worst = [
+        ((ours.double() - theirs).abs().max() / theirs.abs().max()).item() for ours, theirs in zip(found, expected, strict=True)
+    ]
+    assert max(worst) <= digits, worst
+
+
+@pytest.mark.parametrize("hidden", SIZES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_float32_is_right_to_five_digits(kind, hidden):
+    call, shape = KINDS[kind]
+    arguments, start = scenes(hidden, *shape)
+    expected = results_and_gradients(call, [part.double() for part in arguments], start)
+    close(results_and_gradients(call, arguments, start), expected, 1e-5)
+    with torch.no_grad():
+        close(call(arguments[0], start, *arguments[1:]), expected[: 1 + shape[1]], 1e-5)
+
+
+@pytest.mark.parametrize("hidden", SIZES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_bfloat16_operands_are_right_to_their_rounding(kind, hidden):
+    call, shape = KINDS[kind]
+    arguments, start = scenes(hidden, *shape)
+    expected = results_and_gradients(call, [part.double() for part in arguments], start)
+    with torch.autocast("cuda", torch.bfloat16):
+        found = results_and_gradients(call, arguments, start)
+        rounded = results_and_gradients(call, [arguments[0].bfloat16(), *arguments[1:]], start)
+        with torch.no_grad():
+            close(call(arguments[0], start, *arguments[1:]), found[: 1 + shape[1]], 1e-6)
+    close(found, expected, 3e-2)
+    close([rounded[0], *rounded[2:]], [found[0].double(), *(part.double() for part in found[2:])], 3e-2)
+    assert all(part.dtype == torch.float32 for part in found)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_tensor_cores_take_float32_where_torch_lets_them(kind, monkeypatch):
+    call, shape = KINDS[kind]
+    arguments, start = scenes(64, *shape)
+    expected = results_and_gradients(call, [part.double() for part in arguments], start)
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", True)
+    close(results_and_gradients(call, arguments, start), expected, 5e-3)
+
+
+@pytest.mark.parametrize("rounded", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_start_discards_may_be_nan(kind, rounded):
+    call, shape = KINDS[kind]
+    (x, *rest), start = scenes(32, *shape)
+    states, weights = rest[: shape[1]], rest[shape[1] :]
+    start[0, 3] = start[4] = True
+    at = torch.tensor([3], device="cuda")
+    with torch.autocast("cuda", torch.bfloat16, enabled=rounded):
+        clean = call(x, start, *states, *weights)
+        lost = [state.index_fill(0, at, torch.nan) for state in states]
+        leaves = [tensor.clone().requires_grad_() for tensor in [x, *lost, *weights]]
+        dirty = call(leaves[0], start, *leaves[1:])
+        after = call(x.index_fill(0, at, torch.nan), start, *states, *weights)
+    torch.testing.assert_close(dirty, clean, rtol=0, atol=0)
+    gradients = torch.autograd.grad(dirty[0].sum(), leaves)
+    assert all(gradient.isfinite().all() for gradient in gradients)
+    assert all((gradient[3] == 0).all() for gradient in gradients[1 : 1 + len(states)])
+    assert after[0][3].isnan().all()
+    torch.testing.assert_close(after[0][4:], clean[0][4:], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("rounded", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_captured_graph_repeats_what_was_seen(kind, rounded):
+    call, shape = KINDS[kind]
+    arguments, start = scenes(64, *shape)
+    leaves = [part.requires_grad_() for part in arguments]
+
+    def step():
+        with torch.autocast("cuda", torch.bfloat16, enabled=rounded):
+            values = call(leaves[0], start, *leaves[1:])
+        return [*values, *torch.autograd.grad(sum(value.square().sum() for value in values), leaves)]
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        held = step()
+    with torch.no_grad():
+        leaves[0].copy_(leaves[0].flip(0))
+        start.copy_(start.flip(0))
+    graph.replay()
+    torch.testing.assert_close(held, step(), rtol=0, atol=0)
