@@ -1,9 +1,10 @@
 """What the Triton kernels buy: `python benchmarks/kernels.py --device cuda [--only lstm] [--json FILE]`.
 
 Each kernel beside the torch road of the same function, both in CUDA graphs, at the sizes of training on one GPU: T = 64 rows of
-16,384 environments, H = 128, 64 inputs, 32 quantiles and particles. Bytes are those that must cross memory once (inputs, results and
-what the backward pass keeps), operations those of the products; the roofline is the time that the slower of both would take at the
-rates measured on the spot, and `share` is that time over the kernel's. The torch road of memory has no bfloat16: it runs in float32.
+16,384 environments, H = 128, 64 inputs, 32 quantiles or particles. Bytes are those that must cross memory once (inputs, results
+and what the backward pass keeps), operations those of the products; the roofline is the time that the slower of both would take
+at the rates measured on the spot, and `share` is that time over the kernel's. The torch road of memory has no bfloat16: it
+stays in float32.
 """
 
 import argparse
