@@ -39,12 +39,7 @@ def evaluate(
     from quantail.run import folder as folders
     from quantail.run import validation
 
-    choices = {"best": folders.best_of, "latest": folders.latest_of}
-    path = choices[checkpoint](folder) if checkpoint in choices else Path(checkpoint)
-    if not path.exists():
-        raise RunError(
-            f"--checkpoint {checkpoint} is neither best nor latest, nor a file; {folder / folders.CHECKPOINTS} has them"
-        )
+    path = folders.chosen(folder, checkpoint)
     saved = read(path)
     asked = saved.config.run
     config = replace(

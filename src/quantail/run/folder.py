@@ -133,6 +133,15 @@ def latest_of(folder: Path) -> Path:
     return known[-1]
 
 
+def chosen(folder: Path, checkpoint: str) -> Path:
+    """The checkpoint that a word names, `best` or `latest`, or the file that it is."""
+    words = {"best": best_of, "latest": latest_of}
+    path = words[checkpoint](folder) if checkpoint in words else Path(checkpoint)
+    if not path.is_file():
+        raise RunError(f"--checkpoint {checkpoint} is neither best nor latest, nor a file; {folder / CHECKPOINTS} has them")
+    return path
+
+
 # --- a list of runs ---------------------------------------------------------------------------------------------------
 
 
