@@ -3,9 +3,12 @@
 import contextlib
 import io
 import re
+import shlex
 from pathlib import Path
 
 import pytest
+
+from quantail import cli
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -23,6 +26,30 @@ def test_examples_run_and_print_what_they_say(page, tmp_path, monkeypatch):
     promised = [line.split("# ")[-1] for block in blocks for line in block.splitlines() if line.startswith("print(")]
     assert len(promised) >= 2
     assert printed.getvalue().splitlines() == promised
+
+
+@pytest.mark.parametrize("page", ["deploy.md"])
+def test_commands_and_examples_run_one_after_the_other(page, tmp_path, monkeypatch):
+    """Every `quantail` in a block of bash, and every block of Python, in the order of the page."""
+    if page == "deploy.md":
+        pytest.importorskip("onnxruntime")
+    monkeypatch.chdir(tmp_path)
+    text = (DOCS / page).read_text(encoding="utf-8")
+    names, commands = {"__name__": "page"}, 0
+    for kind, block in re.findall(r"^```(bash|python)\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            if kind == "python":
+                exec(compile(block, page, "exec"), names)
+            for line in block.splitlines() if kind == "bash" else ():
+                program, *words = shlex.split(line, comments=True) or [""]
+                if program == "quantail":
+                    commands += 1
+                    assert cli.main(words) == 0, line
+        if kind == "python":
+            promised = [line.split("# ")[-1] for line in block.splitlines() if line.startswith("print(")]
+            assert printed.getvalue().splitlines() == promised
+    assert commands >= 2
 
 
 @pytest.mark.parametrize("page", [*DOCS.glob("*.md")], ids=lambda page: page.name)

@@ -141,7 +141,9 @@ def difference(model: onnx.ModelProto, what: Trained, rows: int = 64, lanes: int
         start = torch.rand(lanes, generator=source) < (1.0 if row == 0 else 0.1)
         given = {nets.input_name(name): np.asarray(part) for name, part in _by_part(obs).items()}
         given |= {"start": start.numpy(), **carried} if memory else {}
-        mask = torch.rand(lanes, sum(cast(ChoiceHead, what.agent.policy).sizes), generator=source) < 0.6 if what.masked else None
+        mask = (
+            torch.rand(lanes, sum(cast(ChoiceHead, what.agent.policy).sizes), generator=source) < 0.6 if what.masked else None
+        )
         given |= {} if mask is None else {"action_mask": mask.numpy()}
         found = dict(zip(names, session.run(names, given), strict=True))
         wanted, memory = said(what, obs, memory, start, mask)

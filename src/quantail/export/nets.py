@@ -37,7 +37,9 @@ def observed(write: Graph, space: Space, moments: ObservationMoments, config: In
             moves = std > ROUNDING * seen.mean.abs()
             scaled = write("Div", write("Sub", write.cast(x, "float64"), seen.mean), std.where(moves, 1.0))
             scaled = write("Where", moves, scaled, torch.zeros((), dtype=torch.float64))
-            x = write("Clip", write.cast(scaled, "float32"), number(-config.clip_observations), number(config.clip_observations))
+            x = write(
+                "Clip", write.cast(scaled, "float32"), number(-config.clip_observations), number(config.clip_observations)
+            )
         found[name] = x
     return found
 
@@ -75,7 +77,7 @@ def remembered(write: Graph, trunk: Trunk, x: str, start: str, first: int) -> st
     memory = trunk.memory
     if not memory.states:
         return x
-    shape = [memory.depth, "batch", memory.width]
+    shape: list[int | str] = [memory.depth, "batch", memory.width]
     before = [write.input(f"memory_{first + i}", "float32", shape) for i in range(memory.states)]
     empty = write("Unsqueeze", start, index(-1))
     after: list[list[str]] = [[] for _ in before]
