@@ -1,6 +1,6 @@
 """A small world with ragged episodes of every kind, and one iteration of learning in it up to any point; all sizes differ."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -11,13 +11,15 @@ from quantail.config import Config, CriticConfig, NetConfig, PpoConfig
 from quantail.envs.base import TensorEnv
 from quantail.estimate import Batch, Estimates, estimate
 from quantail.loop import begin, make_agent, rollout_noise
-from quantail.losses import Knobs
+from quantail.losses import Knobs, Part
 from quantail.nets.agent import Agent
-from quantail.normaliser import adopt, first_scale, renewed
+from quantail.normaliser import adopt, first_scale, frozen, renewed
 from quantail.rollout import Carry, Noise, Rollout, collect
+from quantail.statistics import crossed, gathered
+from quantail.stepper import Sequences, parts_of
 from quantail.streams import Stream, generator
 from quantail.types import Box, Discrete, MultiDiscrete, Space, Step
-from quantail.update import Sequences, sequences
+from quantail.update import Learned, picks, sequences
 
 T, B = 11, 5
 ACTIONS: dict[str, tuple[Space, dict[str, Any]]] = {
@@ -122,13 +124,14 @@ def flow(config: Config, env: TensorEnv | None = None, iterations: int = 2, acti
         carry = first_scale(carry, rollout, config) if i == 0 else carry
     source = generator(config.seed, Stream.TARGETS, iterations, env.device)
     batch, estimates = estimate(rollout, agent, carry.scale, source, config)
-    groups = sequences(batch, rollout.memory, noise, config.ppo)
+    groups = sequences(batch, rollout.memory, noise.dropout, config.ppo)
     return River(env, agent, before, carry, noise, rollout, batch, estimates, groups)
 
 
 def refresh(carry: Carry, rollout: Rollout, particles: Tensor, agent: Agent, config: Config, lost: int = 0) -> Carry:
     """The carry after the update, its scale in force."""
-    return adopt(carry, renewed(carry, rollout, particles, config, lost), agent)
+    rests = frozen(carry.iteration, lost, config.critic)
+    return adopt(carry, renewed(carry, rollout, particles, config, rests), agent)
 
 
 def disturb(agent: Agent, size: float, seed: int = 7) -> Agent:
@@ -154,3 +157,17 @@ def with_part(config: Config, part: str, **values: Any) -> Config:
 def gradients(agent: Agent) -> dict[str, Tensor]:
     """A copy of every gradient by name."""
     return {name: torch.zeros_like(p) if p.grad is None else p.grad.clone() for name, p in agent.named_parameters()}
+
+
+def minibatches(
+    groups: list[Sequences], order: torch.Generator, ppo: PpoConfig, *, entropy_noise: bool = False
+) -> Iterator[list[Part]]:
+    """The parts of each optimizer step of an epoch."""
+    return (parts_of(pick, ppo) for pick in picks(groups, order, ppo, entropy_noise=entropy_noise))
+
+
+def metrics_of(
+    agent: Agent, carry: Carry, rollout: Rollout, batch: Batch, estimates: Estimates, learned: Learned, knobs: Knobs
+) -> dict[str, float]:
+    """All figures of an iteration."""
+    return crossed(*gathered(agent, carry, rollout, batch, estimates, learned.rows, knobs))

@@ -253,7 +253,7 @@ def test_episodes_are_averaged_over_the_last_hundred():
     control = Control()
     assert "rollout/ep_rew_mean" not in tally_metrics(control)
     for i in range(30):
-        control = tally(control, [(10.0 * i + j, float(j)) for j in range(5)], epochs=2)
+        control = tally(control, [[math.nan] * 3, *((10.0 * i + j, float(j), math.nan) for j in range(5))], epochs=2)
     found = tally_metrics(control)
     kept = [10.0 * i + j for i in range(30) for j in range(5)][-100:]
     assert found["rollout/ep_rew_mean"] == pytest.approx(np.mean(kept))
@@ -263,11 +263,11 @@ def test_episodes_are_averaged_over_the_last_hundred():
 
 
 def test_success_is_a_rate_of_the_last_hundred_that_tell():
-    control = tally(Control(), [(1.0, 2.0)], epochs=1)
+    control = tally(Control(), [(1.0, 2.0, math.nan)], epochs=1)
     assert "rollout/success_rate" not in tally_metrics(control)
     told = [float(i % 7 == 0) for i in range(240)]
     for i in range(0, 240, 3):
-        control = tally(control, [], 1, told[i : i + 3])
+        control = tally(control, [(1.0, 2.0, success) for success in told[i : i + 3]], 1)
     assert tally_metrics(control)["rollout/success_rate"] == pytest.approx(np.mean(told[-100:]))
 
 

@@ -5,12 +5,14 @@ import copy
 import pytest
 import torch
 
-from quantail.config import Config, CriticConfig, EntropyConfig, NetConfig, OptimConfig, PpoConfig
+from quantail.config import Config, CriticConfig, EngineConfig, EntropyConfig, NetConfig, OptimConfig, PpoConfig
 from quantail.envs.oracles import HiddenRegime, TMaze
 from quantail.estimate import estimate
 from quantail.loop import make_agent, make_optimizer, rollout_noise, train
 from quantail.optim import AdaptiveUPGD
 from quantail.rollout import collect, start_carry
+from quantail.statistics import crossed
+from quantail.stepper import Stepper
 from quantail.streams import Stream, generator
 from quantail.trees import tree_map
 from quantail.update import sequences, update
@@ -43,10 +45,10 @@ def iteration(config, env, agent, noise):
     rollout, carry = collect(env, agent, carry, noise, config)
     source = generator(0, Stream.TARGETS, 0, env.device)
     batch, _ = estimate(rollout, agent, carry.scale, source, config)
-    groups = sequences(batch, rollout.memory, noise, config.ppo)
+    groups = sequences(batch, rollout.memory, noise.dropout, config.ppo)
     order = generator(0, Stream.ORDER, 0, env.device)
     knobs = tree_map(lambda knob: knob.to(env.device), turned())
-    learned = update(agent, make_optimizer(agent, config.optim), groups, order, knobs, config, epochs=3)
+    learned = update(Stepper(agent, make_optimizer(agent, config.optim), config), groups, order, knobs, epochs=3)
     return rollout, batch, learned.steps
 
 
@@ -91,6 +93,88 @@ def test_it_learns_to_remember_on_a_gpu(memory):
         *_, report = train(config, TMaze(256, length=4, device="cuda"))
         assert report.metrics["rollout/ep_rew_mean"] > 0.9, seed
         assert all(weight.is_cuda and bool(weight.isfinite().all()) for weight in report.agent.parameters())
+
+
+# --- engines ----------------------------------------------------------------------------------------------------------
+
+
+def engines_of(kind, memory="lstm", iterations=6, begun=None, **options):
+    """Reports of so many iterations on a device, and the weights after them."""
+    config = Config(
+        total_timesteps=10**6,
+        net=NetConfig(memory=memory, hidden=32),
+        critic=CriticConfig(),
+        ppo=PpoConfig(n_steps=8, batch_size=8 * 24, n_epochs=2),
+        engine=EngineConfig(kind),
+        **options,
+    )
+    env = HiddenRegime(64, horizon=6, device="cuda")
+    found = []
+    for report, _ in zip(train(config, env, progress=begun), range(iterations), strict=False):
+        found.append({name: value for name, value in report.metrics.items() if not name.startswith("time/")})
+    return found, report
+
+
+@pytest.mark.parametrize("kind", ["graph", "compile"])
+@pytest.mark.parametrize("memory", ["lstm", "mingru", "none"])
+def test_every_engine_learns_the_same(memory, kind):
+    """Compiled arithmetic rounds otherwise, so only the first iterations are near."""
+    expected, _ = engines_of("eager", memory, 3)
+    found, _ = engines_of(kind, memory, 3)
+    for before, after in zip(expected, found, strict=True):
+        for name in ("rollout/valid_rows", "train/loss", "train/value_loss", "critic/return_mean", "policy/entropy_mean"):
+            assert after[name] == pytest.approx(before[name], rel=2e-3, abs=2e-4), name
+
+
+@pytest.mark.parametrize("name", ["adam", "adamw", "sgd", "adaptive_upgd", "muon"])
+def test_every_optimizer_steps_in_a_graph(name):
+    options = {"optim": OptimConfig(name=name)}
+    expected, _ = engines_of("eager", "none", 3, **options)
+    found, report = engines_of("graph", "none", 3, **options)
+    assert found[-1]["train/loss"] == pytest.approx(expected[-1]["train/loss"], rel=5e-3, abs=5e-4)
+    assert found[-1]["optim/steps"] == 6
+    assert all(bool(weight.isfinite().all()) for weight in report.agent.parameters())
+
+
+def test_a_graph_goes_on_bit_for_bit_from_where_it_was():
+    """Saved after three iterations and begun anew: the first of the new ones is called, the others are replayed."""
+    expected, _ = engines_of("graph", iterations=6)
+    found, report = engines_of("graph", iterations=3)
+    kept = copy.deepcopy(report.progress)
+    more, _ = engines_of("graph", iterations=3, begun=kept)
+    for before, after in zip(expected, [*found, *more], strict=True):
+        torch.testing.assert_close(after, before, rtol=0, atol=0, equal_nan=True)
+
+
+def test_nothing_waits_for_the_device_inside_an_iteration():
+    config = Config(
+        total_timesteps=10**6,
+        net=NetConfig(hidden=32),
+        ppo=PpoConfig(n_steps=8, batch_size=8 * 24),
+        engine=EngineConfig("graph"),
+    )
+    env = HiddenRegime(64, horizon=6, device="cuda")
+    crossing, waits = [], []
+
+    def reading(names, values):
+        torch.cuda.set_sync_debug_mode("default")
+        crossing.append(len(names))
+        return crossed(names, values)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("quantail.loop.crossed", reading)
+        reports = train(config, env)
+        for _ in range(3):
+            next(reports)
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            next(reports)
+        except RuntimeError as error:
+            waits.append(str(error))
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    assert waits == []
+    assert len(crossing) == 4
 
 
 # --- optimizers -------------------------------------------------------------------------------------------------------

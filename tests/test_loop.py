@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from quantail import loop
+from quantail import engine, loop
 from quantail.config import Config, InputConfig, OptimConfig
 from quantail.control import Schedules
 from quantail.errors import ConfigError, InputError, TrainingError
@@ -262,7 +262,7 @@ def test_a_changed_setting_changes_the_weights(path, bases):
 
 
 def test_every_setting_is_flipped_or_has_its_reason():
-    beside = ("env.", "run.")  # what these change is told in tests/run/test_flips.py
+    beside = ("env.", "run.", "engine.")  # what these change is told in tests/run/test_flips.py and tests/test_engine.py
     assert sorted([*FLIPS, *EXCEPTIONS]) == sorted(leaf for leaf in leaves(Config()) if not leaf.startswith(beside))
 
 
@@ -293,17 +293,18 @@ def test_the_time_of_an_iteration_is_shared_out_among_its_phases(monkeypatch):
     now = [100.0]
     monkeypatch.setattr(loop.time, "perf_counter", lambda: now[0])
 
-    def slow(name, seconds):
-        plain = getattr(loop, name)
+    def slow(module, name, seconds):
+        plain = getattr(module, name)
 
         def run(*arguments, **keywords):
             now[0] += seconds
             return plain(*arguments, **keywords)
 
-        monkeypatch.setattr(loop, name, run)
+        monkeypatch.setattr(module, name, run)
 
-    for name, seconds in {"collect": 1.0, "estimate": 2.0, "update": 4.0, "metrics_of": 8.0}.items():
-        slow(name, seconds)
+    slow(loop, "update", 4.0)
+    for name, seconds in {"collect": 1.0, "read": 2.0, "figures_of": 8.0}.items():
+        slow(engine, name, seconds)
     reports = train(settings("real"), Ragged("real"))
     first = next(reports).metrics
     now[0] += 16.0  # what the caller does with a report

@@ -87,7 +87,7 @@ def check(seen, config, close):
     batch = batch._replace(critics=rollout.critics[:, :-1].movedim(0, -2))
     count = 0
     with torch.no_grad():
-        for group in sequences(batch, rollout.memory, seen.noise, config.ppo):
+        for group in sequences(batch, rollout.memory, seen.noise.dropout, config.ppo):
             rows = group.rows
             outputs, _ = agent.unroll(rows.obs, group.memory, rows.start, rows.action_mask, dropout=group.dropout)
             ratio = agent.policy.log_prob(outputs.policy, rows.action) - rows.log_prob

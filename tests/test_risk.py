@@ -16,11 +16,12 @@ from quantail.errors import ConfigError
 from quantail.estimate import estimate
 from quantail.face.parameters import STATISTICS, statistics_of, with_parameters
 from quantail.face.watch import Watched
-from quantail.loop import begin, informed, make_agent, rollout_noise, train
+from quantail.loop import begin, make_agent, rollout_noise, train
 from quantail.losses import Part, batch_loss
 from quantail.market.env import MarketEnv
 from quantail.market.terms import Reward
 from quantail.normaliser import adopt, renewed
+from quantail.reading import informed
 from quantail.registry import gained_is_seen, make
 from quantail.risk import KEPT, Running, advance, assessed, charges, figures, minding, start_risk, tail_share, violation
 from quantail.rollout import collect
@@ -47,7 +48,7 @@ def rollouts(env: TensorEnv, config: Config, count: int = 3):
     carry = begin(config, env, agent).carry
     for i in range(count):
         rollout, carry = collect(env, agent, carry, rollout_noise(config, env, agent, i), config)
-        carry = informed(carry, rollout, config, 0)
+        carry = informed(carry, rollout, config, 0.0, i == 0)
         yield agent, rollout, carry
 
 
@@ -282,7 +283,7 @@ def test_what_the_cost_critic_says_stays_as_it_was_when_its_scale_moves():
 
     before = said(carry.risk)
     returns = 7 + 30 * torch.randn(rollout.reward.shape, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
-    later = renewed(carry, rollout, returns[..., None], config, cost_returns=returns)
+    later = renewed(carry, rollout, returns[..., None], config, False, returns)
     assert float(later.risk.scale.std / carry.risk.scale.std) > 1.5
     adopt(carry, later, agent)
     torch.testing.assert_close(said(later.risk), before, rtol=1e-9, atol=1e-9)

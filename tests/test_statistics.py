@@ -12,9 +12,10 @@ from quantail.config import CloneConfig, EntropyConfig, KlConfig, OptimConfig
 from quantail.loop import make_optimizer
 from quantail.losses import batch_loss
 from quantail.rollout import collect
-from quantail.statistics import ended_episodes, explained, findings, metrics_of, successes, weighted_mean_and_std
-from quantail.update import accumulate, minibatches, update
-from rivers import B, Ragged, T, disturb, flow, gradients, refresh, settings, turned
+from quantail.statistics import ended_episodes, explained, findings, successes, weighted_mean_and_std
+from quantail.stepper import Stepper, accumulate
+from quantail.update import update
+from rivers import B, Ragged, T, disturb, flow, gradients, metrics_of, minibatches, refresh, settings, turned
 
 CLOSE = {"rel": 1e-10, "abs": 1e-12}
 
@@ -25,7 +26,7 @@ def iteration(config=None, action="real", same_step=False, terms=(), **parts):
     river = flow(config, Ragged(action, same_step), iterations=3)
     source = torch.Generator().manual_seed(3)
     optimizer = make_optimizer(river.agent, config.optim)
-    learned = update(river.agent, optimizer, river.groups, source, turned(), config, terms, epochs=2)
+    learned = update(Stepper(river.agent, optimizer, config, terms), river.groups, source, turned(), epochs=2)
     found = metrics_of(river.agent, river.carry, river.rollout, river.batch, river.estimates, learned, turned())
     return config, river, learned, found
 
@@ -315,7 +316,8 @@ def test_the_observations_drift_in_units_of_what_was_known():
 
 def update_of(river, config):
     source = torch.Generator().manual_seed(3)
-    return update(river.agent, make_optimizer(river.agent, config.optim), river.groups, source, turned(), config, epochs=1)
+    step = Stepper(river.agent, make_optimizer(river.agent, config.optim), config)
+    return update(step, river.groups, source, turned(), epochs=1)
 
 
 def test_figures_of_the_environment_are_means_over_valid_rows_and_bad_ones_are_counted():

@@ -11,8 +11,10 @@ from torch.distributions import Categorical, Independent, Normal, kl_divergence
 from quantail.config import CloneConfig, EntropyConfig, KlConfig, OptimConfig, PpoConfig
 from quantail.loop import make_optimizer
 from quantail.nets.agent import select_envs
-from quantail.update import KlWatch, accumulate, gradient_norms, minibatches, owners_of, update
-from rivers import B, Ragged, T, disturb, flow, gradients, settings, turned, with_part
+from quantail.stepper import Stepper, accumulate, gradient_norms, owners_of
+from quantail.stops import ABSOLUTE, RULES, after_epoch, after_step, before_step, start_stops
+from quantail.update import update
+from rivers import B, Ragged, T, disturb, flow, gradients, minibatches, settings, turned, with_part
 
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
 EVERYTHING = {"entropy": EntropyConfig(coef=0.3), "kl": KlConfig(penalty=0.9), "clone": CloneConfig(coef=0.7)}
@@ -24,7 +26,7 @@ def order(seed=3):
 
 def learn(river, config, optimizer=None, terms=(), epochs=2, seed=3, **knobs):
     optimizer = optimizer or make_optimizer(river.agent, config.optim)
-    return update(river.agent, optimizer, river.groups, order(seed), turned(**knobs), config, terms, epochs=epochs)
+    return update(Stepper(river.agent, optimizer, config, terms), river.groups, order(seed), turned(**knobs), epochs=epochs)
 
 
 def weights(agent):
@@ -186,17 +188,20 @@ def test_environments_learn_together_as_alone():
 
 
 def watched(kls, **config):
-    """Index and rule of the stop in a sequence of epochs of KLs, and the smoothed KL at the end; by a loop like `update`'s."""
-    watch, i = KlWatch(KlConfig(target=0.1, **config)), 0
+    """Index and rule of the stop in a sequence of epochs of KLs, by a loop like `update`'s."""
+    config, fine = KlConfig(target=0.1, **config), torch.tensor(True)
+    stops, i = start_stops(torch.device("cpu")), 0
     for epoch in kls:
         for kl in epoch:
-            if watch.too_far(torch.tensor(kl, dtype=torch.float64)):
-                return i, "absolute"
-            if watch.too_long():
-                return i, "consecutive"
+            stops, go = before_step(stops, torch.tensor(kl, dtype=torch.float64), fine, config)
+            stops = after_step(stops, fine, config, patience=3)
+            assert bool(go) == (int(stops.rule) != ABSOLUTE)
+            if stops.rule:
+                return i, RULES[stops.rule]
             i += 1
-        if watch.too_often():
-            return i, "fraction"
+        stops = after_epoch(stops, config)
+        if stops.rule:
+            return i, RULES[stops.rule]
     return i, ""
 
 
@@ -223,9 +228,25 @@ def test_the_three_stop_rules(kls, config, expected):
 
 
 def test_without_a_target_nothing_stops():
-    watch = KlWatch(KlConfig())
-    assert not any(watch.too_far(torch.tensor(kl)) or watch.too_long() for kl in (1.0, 1e9))
-    assert not watch.too_often()
+    stops, fine = start_stops(torch.device("cpu")), torch.tensor(True)
+    for kl in (1.0, 1e9):
+        stops, go = before_step(stops, torch.tensor(kl), fine, KlConfig())
+        stops = after_epoch(after_step(stops, fine, KlConfig(), patience=3), KlConfig())
+        assert go
+    assert not stops.rule
+
+
+def test_a_rule_that_has_spoken_stands_and_what_follows_counts_for_nothing():
+    """As on a device, where the steps after a stop are still called."""
+    config, fine = KlConfig(target=0.1, consecutive=1, smoothing=0.5), torch.tensor(True)
+    stops, _ = before_step(start_stops(torch.device("cpu"), void_steps=2), torch.tensor(0.2), fine, config)
+    stopped = after_step(stops, fine, config, patience=9)
+    assert RULES[stopped.rule] == "absolute"
+    for kl, whole in ((0.05, True), (math.nan, False), (9.0, True)):
+        later, go = before_step(stopped, torch.tensor(kl), torch.tensor(whole), config)
+        later = after_epoch(after_step(later, torch.tensor(whole), config, patience=1), config)
+        assert not go
+        assert later._replace(above=stopped.above, batches=stopped.batches) == stopped
 
 
 def test_a_stop_at_the_very_first_step_moves_nothing_and_still_reports():
@@ -404,10 +425,8 @@ def test_void_steps_in_a_row_end_the_update_and_one_good_step_forgives_them():
     assert sum(float(step["void"]) for step in learned.steps) == 7
     learned = learn(river, config, terms=[broken_loss], epochs=2)
     assert (len(learned.steps), learned.void_steps) == (4, 4)
-    carried = update(
-        river.agent, make_optimizer(river.agent, config.optim), river.groups, order(), turned(), config, [broken_loss],
-        epochs=2, void_steps=3,
-    )  # fmt: skip
+    step = Stepper(river.agent, make_optimizer(river.agent, config.optim), config, [broken_loss])
+    carried = update(step, river.groups, order(), turned(), epochs=2, void_steps=3)
     assert (len(carried.steps), carried.void_steps) == (1, 4)
 
 

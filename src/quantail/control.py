@@ -85,11 +85,16 @@ def steer(control: Control, iteration: int, metrics: Mapping[str, float], stoppe
     return steer_penalty(control, kl, config.kl)
 
 
-def tally(control: Control, ended: Sequence[tuple[float, float]], epochs: int, succeeded: Sequence[float] = ()) -> Control:
-    """Count what an iteration did: episodes that ended, those of them that succeeded, passes over the rollout."""
+def tally(control: Control, ended: Sequence[Sequence[float]], epochs: int) -> Control:
+    """Count what an iteration did: passes over the rollout, and the latest episodes that ended, oldest first.
+
+    Of each its return, length and success; NaN where there was none, or where its environment says nothing of that.
+    """
+    episodes = [(gained, length) for gained, length, _ in ended if not math.isnan(length)]
+    successes = [success for *_, success in ended if math.isfinite(success)]
     return control._replace(
-        episodes=(*control.episodes, *ended)[-EPISODES:],
-        successes=(*control.successes, *succeeded)[-EPISODES:],
+        episodes=(*control.episodes, *episodes)[-EPISODES:],
+        successes=(*control.successes, *successes)[-EPISODES:],
         updates=control.updates + epochs,
     )
 

@@ -8,22 +8,21 @@ import torch
 
 from quantail.config import Config, OptimConfig
 from quantail.control import Control, Schedules, epochs, knobs, start_control, steer, tally, tally_metrics
+from quantail.engine import engine_for
 from quantail.envs.base import TensorEnv
 from quantail.errors import TrainingError
-from quantail.estimate import estimate
 from quantail.functional.checks import check_finite
 from quantail.losses import LossTerm
 from quantail.nets.agent import Agent
-from quantail.normaliser import adopt, first_cost_scale, first_scale, renewed, scale_figures
-from quantail.optim.joint import figures
+from quantail.normaliser import adopt
 from quantail.optim.joint import make as make_optim
 from quantail.registry import gained_is_seen, make
-from quantail.risk import assessed, risk_figures, risk_findings
-from quantail.rollout import Carry, Noise, Rollout, collect, start_carry
-from quantail.statistics import ended_episodes, explained_void, findings, metrics_of, successes
+from quantail.risk import risk_findings
+from quantail.rollout import Carry, Noise, Rollout, start_carry
+from quantail.statistics import crossed, explained_void, findings
 from quantail.streams import Stream, generator, normal, uniform
 from quantail.types import Space
-from quantail.update import Learned, sequences, update
+from quantail.update import Learned, update
 
 BLIND = 0.1  # of the steps of a rollout: where broken numbers leave no more than that, nothing is learned from it
 
@@ -85,6 +84,7 @@ def train(
     """Train until `total_timesteps` valid rows are seen; one report per iteration. From the start, or on from `progress`."""
     env = env or make(config.env, risk=config.risk)
     agent, optimizer, carry, control, env_steps = progress or begin(config, env, agent)
+    engine = engine_for(config, env, agent, optimizer, loss_terms)
     watch = Stopwatch(env_steps)
     while env_steps < config.total_timesteps:
         i = carry.iteration
@@ -92,37 +92,27 @@ def train(
         drawn = rollout_noise(config, env, agent, i)
         env.renew(carry.env_state, i)
         watch.lap("other")
-        rollout, carry = collect(env, agent, carry, drawn, config)
+        rollout, carry = engine.collect(carry, drawn)
         hooks.collected(rollout, carry)
-        carry = informed(carry, rollout, config, env_steps)
         watch.lap("collect")
-        levels = generator(config.seed, Stream.TARGETS, i, env.device)
-        batch, estimates = estimate(rollout, agent, carry.scale, levels, config, carry.risk)
-        groups = sequences(batch, rollout.memory, drawn, config.ppo)
+        levels, order = (generator(config.seed, stream, i, env.device) for stream in (Stream.TARGETS, Stream.ORDER))
+        reading = engine.read(rollout, carry, levels, drawn.dropout, env_steps / config.total_timesteps, i == 0)
         watch.lap("estimate")
-        order = generator(config.seed, Stream.ORDER, i, env.device)
-        counts = {"epochs": epochs(control, config), "void_steps": control.void_steps}
-        learned = explained_void(update(agent, optimizer, groups, order, turned, config, loss_terms, **counts), batch)
+        learned = update(
+            engine.step, reading.groups, order, turned, epochs=epochs(control, config), void_steps=control.void_steps
+        )
         watch.lap("update")
-        later = renewed(carry, rollout, estimates.particles, config, control.lost, estimates.cost_returns)
-        others = scale_figures(carry, later, config) | figures(optimizer) | risk_figures(carry.risk, config.risk)
-        metrics = metrics_of(agent, carry, rollout, batch, estimates, learned, turned, others)
+        figures = engine.figures(rollout, reading, learned.rows, turned, control.lost)
+        metrics, ended = crossed(figures.names, figures.values), figures.episodes.tolist()
+        learned = explained_void(learned, reading.batch)
         env_steps += int(metrics["rollout/valid_rows"])
         blind = 0 if metrics["rollout/learned_rows"] > BLIND * metrics["rollout/valid_rows"] else control.blind + 1
         stop_if_stuck(learned, blind, config.optim.patience)
-        carry, control = adopt(carry, later, agent), tally(control, ended_episodes(rollout), learned.epochs, successes(rollout))
+        carry, control = adopt(reading.carry, figures.later, agent), tally(control, ended, learned.epochs)
         control = steer(control._replace(void_steps=learned.void_steps, blind=blind), i, metrics, bool(learned.stopped), config)
         metrics |= tally_metrics(control) | watch.metrics(i, env_steps)
         said = (*findings(metrics, rollout, learned), *risk_findings(metrics, config.risk, i, gained_is_seen(env, config.risk)))
         yield Report(i, env_steps, metrics, agent, carry, control, optimizer, said)
-
-
-def informed(carry: Carry, rollout: Rollout, config: Config, env_steps: int) -> Carry:
-    """The carry that knows the rollout's outcomes; and, where it is the very first, the scales that it is read in."""
-    done = min(env_steps / config.total_timesteps, 1.0)
-    carry = carry._replace(risk=assessed(carry.risk, rollout.outcome, config.risk, done))
-    carry = first_cost_scale(carry, rollout, config)
-    return first_scale(carry, rollout, config) if carry.iteration == 1 else carry
 
 
 def stop_if_stuck(learned: Learned, blind: int, patience: int) -> None:

@@ -56,11 +56,11 @@ def first_cost_scale(carry: Carry, rollout: Rollout, config: Config) -> Carry:
 
 
 def renewed(
-    carry: Carry, rollout: Rollout, particles: Tensor, config: Config, lost: int = 0, cost_returns: Tensor | None = None
+    carry: Carry, rollout: Rollout, particles: Tensor, config: Config, rests: bool, cost_returns: Tensor | None = None
 ) -> Carry:
     """The carry with what was seen in its statistics, and the scales they give: not yet in force, for `adopt` to bring them in.
 
-    `lost` counts iterations in a row in which the critic explained less than nothing.
+    `rests`: the scale stays as it is, as `frozen` has it.
     """
     if cost_returns is not None:
         carry = carry._replace(risk=with_charges_seen(carry.risk, rollout, cost_returns, config))
@@ -71,7 +71,7 @@ def renewed(
     if not config.critic.normalize_returns:
         return carry
     carry = with_seen(carry, batch_moments(particles, (0, 1, 2), rollout.value_weight), config.critic)
-    return carry._replace(scale=next_scale(carry, rollout, particles, config.critic, lost))
+    return carry._replace(scale=carry.scale if rests else next_scale(carry, rollout, particles, config.critic))
 
 
 def adopt(before: Carry, after: Carry, agent: Agent) -> Carry:
@@ -104,10 +104,8 @@ def with_seen(carry: Carry, seen: Moments, config: CriticConfig) -> Carry:
     return carry._replace(return_history=history, return_moments=pool_moments(history))
 
 
-def next_scale(carry: Carry, rollout: Rollout, particles: Tensor, config: CriticConfig, lost: int) -> Scale:
-    """The scale of the moments, as far as it may move: not while it rests, nor the atoms of a critic that they still suit."""
-    if frozen(carry.iteration, lost, config):
-        return carry.scale
+def next_scale(carry: Carry, rollout: Rollout, particles: Tensor, config: CriticConfig) -> Scale:
+    """The scale of the moments, as far as it may move: not the atoms of a critic that they still suit."""
     new = scale_of_returns(carry.return_moments)
     if config.return_max_step is not None:
         new = limit_scale(carry.scale, new, config.return_max_step)
@@ -118,7 +116,7 @@ def next_scale(carry: Carry, rollout: Rollout, particles: Tensor, config: Critic
 
 
 def frozen(iterations: int, lost: int, config: CriticConfig) -> bool:
-    """Whether the scale rests after so many iterations."""
+    """Whether the scale rests after so many iterations; `lost` in a row, in which the critic explained less than nothing."""
     thawed = 0 < config.return_thaw <= lost
     return 0 < config.return_freeze < iterations and not thawed
 

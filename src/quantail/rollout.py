@@ -4,7 +4,7 @@ Row t holds what the agent saw and did at time t. Row T serves the bootstrap and
 carry is the state *before* it: memory, observation and flags of a row that has not been acted on.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -82,7 +82,7 @@ class Noise(NamedTuple):
     explore: Tensor | None = None  # [B, D, A] standard normal, held over the iteration
 
 
-class _Row(NamedTuple):
+class Row(NamedTuple):
     """What is recorded at one time; the fields of `Rollout` without the time axis."""
 
     obs: Observation
@@ -109,6 +109,9 @@ class _Row(NamedTuple):
     episode_length: Tensor
     not_finite: Tensor
     info: Mapping[str, Tensor]
+
+
+RowOf = Callable[[TensorEnv, Agent, Carry, Noise, Config], tuple[Row, Carry]]
 
 
 def start_carry(env: TensorEnv, agent: Agent, noise: Tensor, config: Config) -> Carry:
@@ -139,22 +142,25 @@ def start_carry(env: TensorEnv, agent: Agent, noise: Tensor, config: Config) -> 
 
 
 @torch.no_grad()
-def collect(env: TensorEnv, agent: Agent, carry: Carry, noise: Noise, config: Config) -> tuple[Rollout, Carry]:
-    """As many rows as the noise has; agent and observation statistics stay as they are."""
-    rows: list[_Row] = []
+def collect(
+    env: TensorEnv, agent: Agent, carry: Carry, noise: Noise, config: Config, row_of: RowOf | None = None
+) -> tuple[Rollout, Carry]:
+    """As many rows as the noise has; agent and observation statistics stay as they are. `row_of`: another `collect_row`."""
+    row_of = row_of or collect_row
+    rows: list[Row] = []
     snapshots: dict[int, Memory] = {}
     starts = {begin for begin, _, _ in chunks(len(noise.act), config.ppo)}
     for t in range(len(noise.act)):
         if t in starts:
             snapshots[t] = carry.memory
-        row, carry = _collect_row(env, agent, carry, noise, t, config)
+        row, carry = row_of(env, agent, carry, noise._replace(act=noise.act[t], environment=noise.environment[t]), config)
         rows.append(row)
     last = standardize_observation(carry.obs, carry.obs_moments, config.input)
     bootstrap, _ = agent.unroll(_time_axis(last), carry.memory, carry.start[None], _mask_row(carry), dropout=noise.dropout)
     many = _stack(rows)
     parts = real_parts(many.raw_obs)
     rollout = Rollout(
-        **{field: getattr(many, field) for field in _Row._fields if field in Rollout._fields},
+        **{field: getattr(many, field) for field in Row._fields if field in Rollout._fields},
         memory=snapshots,
         raw_moments={name: batch_moments(part, (0, 1), many.value_weight) for name, part in parts.items()},
     )
@@ -179,20 +185,20 @@ def chunks(steps: int, ppo: PpoConfig) -> list[tuple[int, int, int]]:
     return [(max(at - ppo.burn_in, 0), at, min(at + length, steps)) for at in range(0, steps, length)]
 
 
-def _collect_row(env: TensorEnv, agent: Agent, carry: Carry, noise: Noise, t: int, config: Config) -> tuple[_Row, Carry]:
-    """See, act, step: what is recorded at time t, and the carry of row t + 1."""
+def collect_row(env: TensorEnv, agent: Agent, carry: Carry, noise: Noise, config: Config) -> tuple[Row, Carry]:
+    """See, act, step: what is recorded at one time, and the carry of the next row. Noise act [B, D], environment [B, E]."""
     obs = standardize_observation(carry.obs, carry.obs_moments, config.input)
     outputs, memory = agent.unroll(
         _time_axis(obs), carry.memory, carry.start[None], _mask_row(carry), dropout=noise.dropout, explore=noise.explore
     )
     params = tree_map(lambda x: x[0], outputs.policy)
-    action = agent.policy.sample(params, noise.act[t])
-    env_state, step = stepped(env, carry.env_state, agent.policy.to_env(action), noise.environment[t])
+    action = agent.policy.sample(params, noise.act)
+    env_state, step = stepped(env, carry.env_state, agent.policy.to_env(action), noise.environment)
     given = _weighed(step, carry, env.same_step)
     total, length = carry.episode_return + given.reward * given.valid, carry.episode_length + given.valid
     outcome, running = advance(carry.running, given.pnl * given.valid, length, given.done, given.weight > 0, config.risk)
     final = _final_outputs(agent, step, memory, carry, noise, config)
-    row = _Row(
+    row = Row(
         obs=obs,
         raw_obs=carry.obs,
         start=carry.start,
@@ -268,11 +274,11 @@ def _final_outputs(agent: Agent, step: Step, memory: Memory, carry: Carry, noise
     return agent.unroll(_time_axis(final), memory, never, None, dropout=noise.dropout)[0]
 
 
-def _stack(rows: Sequence[_Row]) -> _Row:
+def _stack(rows: Sequence[Row]) -> Row:
     """Rows over one another; a figure that a row does not report is NaN there."""
     known = {name: torch.full_like(value, torch.nan) for row in rows for name, value in row.info.items()}
     rows = [row._replace(info={**known, **row.info}) for row in rows]
-    stacked: _Row = tree_map(lambda *parts: torch.stack(parts), *rows)
+    stacked: Row = tree_map(lambda *parts: torch.stack(parts), *rows)
     return stacked
 
 

@@ -1,6 +1,6 @@
 """What an iteration says of itself: every figure a 0-d tensor on the device, all of them crossing to the host at once."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 import torch
@@ -51,22 +51,23 @@ NO_OTHERS: Mapping[str, Tensor] = MappingProxyType({})
 COUNTS = ("taken", "void", "log_ratio_not_finite")
 
 
-def metrics_of(
+def gathered(
     agent: Agent,
     carry: Carry,
     rollout: Rollout,
     batch: Batch,
     estimates: Estimates,
-    learned: Learned,
+    steps: tuple[Sequence[str], Tensor],
     knobs: Knobs,
     others: Mapping[str, Tensor] = NO_OTHERS,
-) -> dict[str, float]:
-    """All figures of an iteration by name. `carry` is the one after the rollout, before anything was refreshed.
+) -> tuple[tuple[str, ...], Tensor]:
+    """Names and values of all figures of an iteration. `carry` is the one after the rollout, before anything was refreshed.
 
-    `others` are 0-d tensors by their public names that were found elsewhere and cross together with these.
+    `steps` are names and values of the optimizer steps; `others` 0-d tensors by their public names that were found elsewhere
+    and cross together with these.
     """
     tensors = {
-        **step_metrics(learned, knobs),
+        **step_metrics(*steps, knobs),
         **advantage_metrics(batch, estimates),
         **critic_metrics(agent, carry, rollout, estimates),
         **calibration_metrics(agent, rollout, estimates, TAIL),
@@ -81,23 +82,27 @@ def metrics_of(
         "policy/clone_coef": knobs.clone_coef,
         "policy/kl_penalty": knobs.kl_penalty,
     }
-    values = torch.stack([value.detach().double() for value in tensors.values()]).tolist()
-    metrics = dict(zip(tensors, values, strict=True))
+    return tuple(tensors), torch.stack([value.detach().double() for value in tensors.values()])
+
+
+def crossed(names: Sequence[str], values: Tensor) -> dict[str, float]:
+    """The figures on the host: the one time that an iteration waits for its device."""
+    metrics: dict[str, float] = dict(zip(names, values.tolist(), strict=True))
     metrics["train/entropy_loss"] = -metrics["policy/entropy_mean"]
     norms = {f"critic/grad_norm_{i}": metrics.get(f"optim/grad_norm/critic_{i}") for i in range(2)}
     return metrics | {name: norm for name, norm in norms.items() if norm is not None}
 
 
-def step_metrics(learned: Learned, knobs: Knobs) -> dict[str, Tensor]:
-    """Over the optimizer steps; NaN where all of them were void."""
-    good = torch.stack([step["void"] == 0 for step in learned.steps])
-    missing = good.new_full((), torch.nan, dtype=torch.float64)
+def step_metrics(names: Sequence[str], values: Tensor, knobs: Knobs) -> dict[str, Tensor]:
+    """Over the optimizer steps, values [S, names]; NaN where all of them were void."""
+    columns = dict(zip(names, values.unbind(1), strict=True))
+    counted = columns.pop("counted") > 0  # not after a stop
+    good = counted & (columns["void"] == 0)
     found = {}
-    for name in dict.fromkeys(name for step in learned.steps for name in step):
-        known = torch.stack([step.get(name, missing) for step in learned.steps]).double()
-        found[STEP_NAMES.get(name, f"optim/{name}" if "/" in name else f"train/{name}")] = _over_steps(name, known, good)
-        if name == "kl":
-            found["policy/kl_max"] = _over_steps("kl_max", known, good)
+    for name, column in columns.items():
+        public = STEP_NAMES.get(name, f"optim/{name}" if "/" in name else f"train/{name}")
+        found[public] = _over_steps(name, column, counted if name in COUNTS else good)
+    found["policy/kl_max"] = _over_steps("kl_max", columns["kl"], good)
     ours, theirs = knobs.clone_coef * found["policy/clone_loss"], found["train/policy_gradient_loss"]
     return found | {"policy/clone_ratio": ours.abs() / theirs.abs()}
 
@@ -105,7 +110,7 @@ def step_metrics(learned: Learned, knobs: Knobs) -> dict[str, Tensor]:
 def _over_steps(name: str, values: Tensor, good: Tensor) -> Tensor:
     """One number for all steps, without a look from the host at how many were good: values [S], good [S] bool -> []."""
     if name in COUNTS:
-        return values.sum()
+        return torch.where(good, values, 0.0).sum()
     if name.endswith("_smooth"):
         newest = torch.where(good, torch.arange(len(values), device=good.device), 0).argmax()
         one = values.index_select(0, newest[None])[0]
@@ -237,6 +242,17 @@ def successes(rollout: Rollout) -> list[float]:
     return told[told.isfinite()].tolist()
 
 
+def latest_episodes(rollout: Rollout, most: int) -> Tensor:
+    """Return, length and success of the latest episodes that ended in this rollout, oldest first: [most, 3], NaN for none."""
+    returns = rollout.episode_return.flatten().double()
+    place = torch.where(returns.isnan(), -1, torch.arange(len(returns), device=returns.device))
+    at = place.topk(min(most, len(place))).values.flip(0)
+    told = rollout.info.get("is_success", torch.full_like(rollout.episode_return, torch.nan))
+    columns = (returns, rollout.episode_length.flatten().double(), told.flatten().double())
+    rows = torch.stack([column.index_select(0, at.clamp_min(0)) for column in columns], -1)
+    return torch.where((at >= 0)[:, None], rows, torch.nan)
+
+
 def explained_void(learned: Learned, batch: Batch) -> Learned:
     """Where a void step's fault came in with the batch, its culprit says what entry of which tensor that was."""
     if not learned.culprit:
@@ -245,7 +261,7 @@ def explained_void(learned: Learned, batch: Batch) -> Learned:
     try:
         check_finite(**{name: getattr(batch, name) for name in names})
     except InputError as error:
-        return learned._replace(culprit=f"{learned.culprit}; in the batch {error}")
+        return learned._replace(note=f"; in the batch {error}")
     return learned
 
 

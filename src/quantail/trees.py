@@ -1,7 +1,9 @@
-"""Nested records of tensors: one function on every tensor of alike ones."""
+"""Nested records of tensors: one function on every tensor of alike ones, and records as flat lists."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
+
+Build = Callable[[list[Any]], Any]
 
 
 def tree_map(function: Callable[..., Any], first: Any, *others: Any) -> Any:
@@ -14,3 +16,25 @@ def tree_map(function: Callable[..., Any], first: Any, *others: Any) -> Any:
         parts = [tree_map(function, *values) for values in zip(first, *others, strict=True)]
         return type(first)(*parts) if hasattr(first, "_fields") else tuple(parts)
     return function(first, *others)
+
+
+def flatten(tree: Any) -> tuple[list[Any], Build]:
+    """All leaves of nested records, in order, and how to build such records from others. None is no leaf."""
+    leaves: list[Any] = []
+
+    def place(node: Any) -> Build:
+        if node is None:
+            return lambda _: None
+        if isinstance(node, Mapping):
+            named = {key: place(value) for key, value in node.items()}
+            return lambda values: {key: build(values) for key, build in named.items()}
+        if isinstance(node, tuple | list):
+            builds, kind = [place(part) for part in node], type(node)
+            if hasattr(kind, "_fields"):
+                return lambda values: kind(*(build(values) for build in builds))
+            return lambda values: kind(build(values) for build in builds)
+        at = len(leaves)
+        leaves.append(node)
+        return lambda values: values[at]
+
+    return leaves, place(tree)

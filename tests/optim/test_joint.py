@@ -14,6 +14,7 @@ from quantail.optim import UPGD, UPGDW, AdaptiveUPGD
 from quantail.optim.gating import DEFAULTS
 from quantail.optim.joint import Joint, figures, scaler_of
 from quantail.optim.variance import DEFAULTS as MEASURING
+from quantail.stepper import Stepper
 from quantail.update import update
 from rivers import B, Ragged, T, flow, settings, turned
 
@@ -105,7 +106,7 @@ def config_of(name, estimator, **variance):
 
 
 def learn(river, config, optimizer, terms=(), epochs=1, seed=3):
-    return update(river.agent, optimizer, river.groups, order(seed), turned(), config, terms, epochs=epochs)
+    return update(Stepper(river.agent, optimizer, config, terms), river.groups, order(seed), turned(), epochs=epochs)
 
 
 def plain_state(optimizer):
@@ -158,7 +159,7 @@ def test_the_gradient_is_measured_as_it_came_and_the_clip_comes_last(apply_to):
         config = dataclasses.replace(config, optim=dataclasses.replace(config.optim, learning_rate=1e-12, max_grad_norm=limit))
         river = flow(config, Ragged("real"))
         optimizer = make_optimizer(river.agent, config.optim)
-        learned = update(river.agent, optimizer, river.groups, order(), turned(learning_rate=1e-12), config, epochs=2)
+        learned = update(Stepper(river.agent, optimizer, config), river.groups, order(), turned(learning_rate=1e-12), epochs=2)
         ratios.append(float(scaler_of(optimizer).ratio()))
         factor = float(scaler_of(optimizer).factor())
         last = learned.steps[-1]

@@ -12,7 +12,7 @@ from quantail.config.learning import CloneConfig, EntropyConfig, KlConfig, PpoCo
 from quantail.config.model import MEMORIES, TRUNKS, CriticConfig, NetConfig
 from quantail.config.optim import KlRateConfig, OptimConfig, ScheduleConfig, UpgdConfig, VarianceConfig
 from quantail.config.risk import RiskConfig
-from quantail.config.session import SINKS, EnvConfig, RunConfig
+from quantail.config.session import SINKS, EngineConfig, EnvConfig, RunConfig
 from quantail.errors import ConfigError
 from quantail.settings import build, check_counts, check_within, to_plain
 
@@ -23,6 +23,7 @@ __all__ = [
     "CloneConfig",
     "Config",
     "CriticConfig",
+    "EngineConfig",
     "EntropyConfig",
     "EnvConfig",
     "InputConfig",
@@ -54,6 +55,7 @@ class Config:
     clone: CloneConfig = field(default_factory=CloneConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
     input: InputConfig = field(default_factory=InputConfig)
+    engine: EngineConfig = field(default_factory=EngineConfig)
     env: EnvConfig = field(default_factory=EnvConfig)
     run: RunConfig = field(default_factory=RunConfig)
 

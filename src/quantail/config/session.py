@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from quantail.errors import ConfigError
 from quantail.settings import check_choice, check_counts, check_within
 
+ENGINES = ("auto", "eager", "compile", "graph")
 SINKS = ("console", "jsonl", "tensorboard", "wandb", "mlflow")
 
 
@@ -20,6 +21,18 @@ class EnvConfig:
 
     def __post_init__(self) -> None:
         check_counts(num_envs=self.num_envs)
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """Who executes an iteration, and how exactly it multiplies."""
+
+    kind: str = "auto"  # auto | eager | compile | graph; auto: graph where a CUDA device can replay it, else eager
+    matmul: str = "float32"  # float32 | tf32: products on a CUDA device; sums, norms, losses and weights stay float32
+
+    def __post_init__(self) -> None:
+        check_choice("kind", self.kind, ENGINES)
+        check_choice("matmul", self.matmul, ("float32", "tf32"))
 
 
 @dataclass(frozen=True)

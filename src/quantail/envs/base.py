@@ -40,6 +40,7 @@ class TensorEnv(ABC):
     dtype: torch.dtype = torch.float32  # of observations and rewards
     same_step: ClassVar[bool] = False
     exact_resume: ClassVar[bool] = True
+    is_pure: ClassVar[bool] = True  # functions of tensors alone, so that a device can replay them without the host
     observes_gained: ClassVar[bool] = False  # whether an observation tells what the episode has gained so far
     fitted: Mapping[str, Any] = MappingProxyType({})  # what was fitted on training data, as plain values; saved with the agent
     reward_per_gain: ClassVar[float] = 1.0  # how much reward a unit of `Step.pnl` is, where rewards have a scale of their own

@@ -72,6 +72,7 @@ class ForeignEnv(TensorEnv):
 
     noise_dim = 1
     exact_resume: ClassVar[bool] = False
+    is_pure: ClassVar[bool] = False
 
     def __init__(
         self, env: Any, ports: tuple[Port, Port], pnl: str | None, dtype: torch.dtype, device: torch.device | str

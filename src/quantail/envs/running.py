@@ -43,6 +43,7 @@ class ObserveGained(TensorEnv):
         self.device, self.dtype, self.fitted = env.device, env.dtype, env.fitted
         self.action_space, self.observation_space = env.action_space, widened(env.observation_space)
         self.same_step, self.exact_resume = env.same_step, env.exact_resume  # type: ignore[misc]
+        self.is_pure = env.is_pure  # type: ignore[misc]
         self.reward_per_gain = env.reward_per_gain  # type: ignore[misc]
         self.observes_gained = window is None  # type: ignore[misc]
 

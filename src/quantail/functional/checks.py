@@ -43,7 +43,7 @@ def check_finite(**tensors: Tensor) -> None:
 def check_increasing(**levels: Tensor) -> None:
     """Refuse levels or atoms that do not increase strictly. Looks only on the CPU and outside compiled regions."""
     for name, values in levels.items():
-        if not _free_to_look(values):
+        if not free_to_look(values):
             continue
         steps = values.detach().diff(dim=-1)
         if not bool((steps > 0).all()):
@@ -57,7 +57,7 @@ def check_levels(name: str, taus: Tensor) -> None:
     if taus.ndim != 1:
         bad_shape(name, taus, "[levels]")
     check_increasing(**{name: taus})
-    if _free_to_look(taus) and not (taus[0] > 0 and taus[-1] < 1):
+    if free_to_look(taus) and not (taus[0] > 0 and taus[-1] < 1):
         raise InputError(f"{name} runs from {taus[0]:g} to {taus[-1]:g}; needs levels strictly between 0 and 1")
 
 
@@ -157,6 +157,6 @@ def bad_shape(name: str, tensor: Tensor, needed: str) -> NoReturn:
     raise InputError(f"{name} has shape {list(tensor.shape)}; needs {needed}")
 
 
-def _free_to_look(tensor: Tensor) -> bool:
+def free_to_look(tensor: Tensor) -> bool:
     """Whether reading the content costs nothing: no device to wait for, no graph to break."""
     return tensor.device.type == "cpu" and not torch.compiler.is_compiling()

@@ -75,20 +75,24 @@ def make(params: Sequence[Tensor], critic: Sequence[Tensor], config: OptimConfig
 
 
 def _single(name: str, groups: Groups, config: OptimConfig, seed: int) -> torch.optim.Optimizer:
-    rate, decay, betas = config.learning_rate, config.weight_decay, (config.beta1, config.beta2)
-    gating: Any = {**asdict(config.upgd), "seed": seed}
+    decay, betas, device = config.weight_decay, (config.beta1, config.beta2), groups[0]["params"][0].device
+    on_device = device.type == "cuda"  # where a captured graph may replay the step: rates and counters are tensors there
+    for group in groups if on_device else ():
+        group["lr"] = torch.tensor(float(group.get("lr", config.learning_rate)), device=device)
+    rate: Any = torch.tensor(config.learning_rate, device=device) if on_device else config.learning_rate
+    gating: Any = {**asdict(config.upgd), "seed": seed, "capturable": on_device}
     match name:
         case "sgd":
-            return torch.optim.SGD(groups, rate, weight_decay=decay)
+            return torch.optim.SGD(groups, rate, weight_decay=decay, fused=on_device or None)
         case "adam":
-            return torch.optim.Adam(groups, rate, betas, config.eps, decay)
+            return torch.optim.Adam(groups, rate, betas, config.eps, decay, fused=on_device or None)
         case "upgd":
             return UPGD(groups, rate, decay, **gating)
         case "upgdw":
             return UPGDW(groups, rate, decay, **gating)
         case "adaptive_upgd":
             return AdaptiveUPGD(groups, rate, betas, config.eps, decay, **gating)
-    return torch.optim.AdamW(groups, rate, betas, config.eps, decay)
+    return torch.optim.AdamW(groups, rate, betas, config.eps, decay, fused=on_device or None)
 
 
 def _muon(groups: Groups, config: OptimConfig) -> list[torch.optim.Optimizer]:
@@ -118,10 +122,12 @@ def load_moments(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> 
 
     torch's `load_state_dict` takes the settings too: a weight decay that was changed before a run goes on would change nothing.
     """
-    own = [{name: value for name, value in group.items() if name not in ("params", "lr")} for group in optimizer.param_groups]
+    own = [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
     optimizer.load_state_dict(dict(state))
     for group, settings in zip(optimizer.param_groups, own, strict=True):
+        rate, mine = float(group["lr"]), settings["lr"]
         group.update(settings)
+        group["lr"] = mine.fill_(rate) if isinstance(mine, Tensor) else rate
 
 
 def scaler_of(optimizer: torch.optim.Optimizer) -> VarianceScaler | None:

@@ -52,12 +52,12 @@ def answered(factor: float, kl: float, target: float | None, config: KlRateConfi
     return min(max(factor, 1 / config.limit), config.limit)
 
 
-def set_rates(optimizer: torch.optim.Optimizer, rate: float, config: OptimConfig) -> None:
+def set_rates(optimizer: torch.optim.Optimizer, rate: float | Tensor, config: OptimConfig) -> None:
     """Every group goes at this rate, the critics' at theirs in proportion; a rate on a device stays where it is."""
     critic = config.learning_rate if config.critic_learning_rate is None else config.critic_learning_rate
     for group in optimizer.param_groups:
         wanted = rate * critic / config.learning_rate if group.get("name") == CRITIC else rate
         if isinstance(group["lr"], Tensor):
-            group["lr"].fill_(wanted)
+            group["lr"].copy_(torch.as_tensor(wanted))
         else:
-            group["lr"] = wanted
+            group["lr"] = float(wanted)

@@ -1,0 +1,167 @@
+"""Whoever executes it, an iteration is the same. Captured graphs are played on the CPU: a record that runs again in place."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from quantail import engine
+from quantail.config import (
+    Config,
+    EngineConfig,
+    KlConfig,
+    NetConfig,
+    OptimConfig,
+    PpoConfig,
+    RiskConfig,
+    VarianceConfig,
+)
+from quantail.engine import Graphed, can_compile, chosen
+from quantail.envs.oracles import HiddenRegime
+from quantail.errors import ConfigError
+from quantail.loop import begin, make_agent, train
+from quantail.trees import flatten, tree_map
+from rivers import Ragged, settings
+
+SETTINGS = {
+    "plain": settings("real"),
+    "recurrent": settings("tanh", net={"memory": "lstm", "dropout": 0.2}),
+    "remainders": settings("real", ppo={"batch_size": 22}),
+    "many parts": settings("choices", {"kind": "categorical"}, ppo={"batch_size": 7, "burn_in": 2, "micro_batches": 2}),
+    "stopped": settings("real", kl=KlConfig(target=1e-5, consecutive=2)),
+    "gated": settings("real", optim=OptimConfig(name="adaptive_upgd", variance=VarianceConfig(estimator="elementwise"))),
+    "limited": settings("real", risk=RiskConfig(limit=-0.1, horizon="window", window=3, alpha_decay=0.5)),
+    "frozen": settings("real", {"return_freeze": 2, "return_thaw": 1}),
+}
+
+
+class Played:
+    """Stands for a device: what is captured is not executed, and a replay writes where the capture's results lie."""
+
+    def __init__(self, moving):
+        self.moving, self.standing, self.captures, self.replays = moving, {}, 0, 0
+
+    def warm(self, function):
+        return function()
+
+    def record(self, function, generators):
+        kept = [x.clone() for x in self.moving()]
+        places = [source.get_state() for source in generators]
+        given = tree_map(lambda x: x.clone() if isinstance(x, torch.Tensor) else x, function())
+        for x, old in zip(self.moving(), kept, strict=True):
+            x.detach().copy_(old)
+        for source, place in zip(generators, places, strict=True):
+            source.set_state(place)
+        self.captures += 1
+
+        def replay():
+            self.replays += 1
+            for mine, new in zip(flatten(given)[0], flatten(function())[0], strict=True):
+                if isinstance(mine, torch.Tensor):
+                    mine.copy_(new.clone())
+                else:
+                    assert mine == new
+
+        return given, replay
+
+
+def trained(config, env, monkeypatch=None, iterations=5):
+    """Metrics of each iteration, the weights after them, and the device that was played."""
+    agent = make_agent(config, env)
+    progress, device = begin(config, env, agent), None
+    if monkeypatch is not None:
+        device = Played(lambda: [*agent.parameters(), *engine_moments(progress.optimizer)])
+        monkeypatch.setattr(engine, "chosen", lambda kind, env: "graph")
+        monkeypatch.setattr(engine, "Shared", lambda: device)
+        monkeypatch.setattr(engine, "can_compile", lambda device: False)
+        monkeypatch.setattr("quantail.optim.gated.free_to_look", lambda flag: False)
+        monkeypatch.setattr("quantail.update.free_to_look", lambda flag: False)
+    found = []
+    for report, _ in zip(train(config, env, progress=progress), range(iterations), strict=False):
+        found.append({name: value for name, value in report.metrics.items() if not name.startswith("time/")})
+    return found, [p.detach().clone() for p in agent.parameters()], device
+
+
+def engine_moments(optimizer):
+    from quantail.optim.gated import moved_by
+
+    return moved_by(optimizer, [])
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_replayed_graphs_learn_bit_for_bit_what_calls_learn(name, monkeypatch):
+    config = dataclasses.replace(SETTINGS[name], total_timesteps=10**6)
+    action = {"recurrent": "tanh", "many parts": "choices"}.get(name, "real")
+    expected, weights, _ = trained(config, Ragged(action))
+    found, same, device = trained(config, Ragged(action), monkeypatch)
+    for before, after in zip(expected, found, strict=True):
+        assert list(after) == list(before)
+        torch.testing.assert_close(after, before, rtol=0, atol=0, equal_nan=True)
+    torch.testing.assert_close(same, weights, rtol=0, atol=0)
+    assert device.captures >= 4 - 2 * (name == "limited")  # an α that shrinks is another in every iteration
+    assert device.replays > device.captures
+
+
+def test_a_graph_is_captured_for_each_shape_and_constant_and_reads_what_it_is_given():
+    device = Played(list)
+    calls = []
+
+    def function(pair, scale, source):
+        calls.append(scale)
+        return {"sum": pair[0] + scale * pair[1], "drawn": torch.rand(2, generator=source), "what": "kept"}
+
+    graphed = Graphed(function, device)
+    for i in range(12):
+        n, scale = 2 + i % 2, float(i % 3)
+        x, y = torch.randn(n), torch.randn(n)
+        given = graphed((x, y), scale, torch.Generator().manual_seed(i))
+        torch.testing.assert_close(given["sum"], x + scale * y, rtol=0, atol=0)
+        torch.testing.assert_close(given["drawn"], torch.rand(2, generator=torch.Generator().manual_seed(i)), rtol=0, atol=0)
+        assert given["what"] == "kept"
+    assert (device.captures, device.replays) == (6, 6)
+
+
+def test_what_one_graph_gives_another_reads_where_it_lies():
+    device = Played(list)
+    first, second = Graphed(lambda x: 2 * x, device), Graphed(lambda x: x + 1, device)
+    for i in range(4):
+        x = torch.full((3,), float(i))
+        torch.testing.assert_close(second(first(x)), 2 * x + 1, rtol=0, atol=0)
+    (captured,) = second.seen.values()
+    assert captured.inputs[0] is next(iter(first.seen.values())).given
+    other = torch.full((3,), 7.0)
+    torch.testing.assert_close(second(other), other + 1, rtol=0, atol=0)
+
+
+def test_auto_is_eager_without_a_device_and_a_graph_needs_one():
+    env = HiddenRegime(3)
+    assert chosen("auto", env) == "eager"
+    assert chosen("compile", env) == "compile"
+    with pytest.raises(ConfigError, match=r"engine.kind='graph'.*HiddenRegime lives on cpu.*engine.kind='auto'"):
+        chosen("graph", env)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the compiler's own code
+@pytest.mark.skipif(not can_compile(torch.device("cpu")), reason="needs a C++ compiler")
+@pytest.mark.parametrize("memory", ["lstm", "gru", "mingru"])
+def test_a_compiled_row_is_the_row(memory):
+    config = Config(net=NetConfig(memory=memory, hidden=8), ppo=PpoConfig(n_steps=6, batch_size=30))
+    eager, _, _ = trained(config, HiddenRegime(5, horizon=4), iterations=3)
+    compiled, _, _ = trained(
+        dataclasses.replace(config, engine=EngineConfig("compile")), HiddenRegime(5, horizon=4), iterations=3
+    )
+    for before, after in zip(eager, compiled, strict=True):
+        assert after["train/loss"] == pytest.approx(before["train/loss"], rel=1e-4)
+        assert after["rollout/ep_rew_mean"] == pytest.approx(before["rollout/ep_rew_mean"], rel=1e-4)
+
+
+def test_products_are_as_exact_as_asked_for_and_only_inside(monkeypatch):
+    seen = []
+    exactly = engine.with_matmuls("tf32", lambda: seen.append(torch.backends.cuda.matmul.allow_tf32))
+    before = torch.backends.cuda.matmul.allow_tf32
+    exactly()
+    assert seen == [True]
+    assert torch.backends.cuda.matmul.allow_tf32 == before
+    engine.with_matmuls("float32", lambda: seen.append(torch.backends.cuda.matmul.allow_tf32))()
+    assert seen == [True, False]
