@@ -1,4 +1,4 @@
-"""What the Triton kernels buy: `python benchmarks/kernels.py --device cuda [--only lstm] [--json FILE]`.
+"""What the Triton kernels buy: `python benchmarks/gpu_kernels.py --device cuda [--only lstm] [--json FILE]`.
 
 Each kernel beside the torch road of the same function, both in CUDA graphs, at the sizes of training on one GPU: T = 64 rows of
 16,384 environments, H = 128, 64 inputs, 32 quantiles or particles. Bytes are those that must cross memory once (inputs, results
