@@ -25,7 +25,7 @@ from quantail.reading import Reading, read
 from quantail.rollout import Carry, Noise, Rollout, collect, collect_row
 from quantail.stepper import Pick, Stepped, Stepper
 from quantail.stops import Stops
-from quantail.trees import Build, flatten
+from quantail.trees import Build, flatten, leaves_of
 
 Function = Callable[..., Any]
 Record = Callable[[Callable[[], Any], Sequence[torch.Generator]], tuple[Any, Callable[[], None]]]
@@ -114,19 +114,22 @@ class CompiledRow:
 
     def __init__(self) -> None:
         self.fast: Function | None = None
+        self.shape: Build = lambda leaves: leaves  # known after the first call
 
     def __call__(self, env: TensorEnv, agent: Agent, carry: Carry, noise: Noise, config: Config) -> tuple[Any, Carry]:
         apart = ("return_moments", "return_history", "risk", "iteration")
         blank: dict[str, Any] = dict.fromkeys(apart)
-        leaves, build = flatten((carry._replace(**blank), noise))
+        seen = carry._replace(**blank)
+        given, build = flatten((seen, noise))
         if self.fast is None:
+            self.shape = flatten(collect_row(env, agent, seen, noise, config))[1]
 
-            def flat(*tensors: Tensor) -> tuple[Any, Carry]:
-                seen, drawn = build(list(tensors))
-                return collect_row(env, agent, seen, drawn, config)
+            def flat(*tensors: Tensor) -> list[Tensor]:  # records are nothing that every compiler can hand out
+                inner, drawn = build(list(tensors))
+                return leaves_of(collect_row(env, agent, inner, drawn, config))
 
             self.fast = torch.compile(flat, dynamic=False, fullgraph=True)
-        row, after = self.fast(*leaves)
+        row, after = self.shape(self.fast(*given))
         return row, after._replace(**{name: getattr(carry, name) for name in apart})
 
 

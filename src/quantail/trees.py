@@ -38,3 +38,14 @@ def flatten(tree: Any) -> tuple[list[Any], Build]:
         return lambda values: values[at]
 
     return leaves, place(tree)
+
+
+def leaves_of(tree: Any) -> list[Any]:
+    """The leaves alone, in the order of `flatten`."""
+    if tree is None:
+        return []
+    if isinstance(tree, Mapping):
+        return [leaf for value in tree.values() for leaf in leaves_of(value)]
+    if isinstance(tree, tuple | list):
+        return [leaf for part in tree for leaf in leaves_of(part)]
+    return [tree]

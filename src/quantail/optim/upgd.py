@@ -226,7 +226,10 @@ class AdaptiveUPGD(UPGD):
         self._start(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}, gating)
 
     def _direction(self, bucket: Bucket) -> list[Tensor]:
-        """m̂/(√v̂ + ε), written m/(√v·c₁/√c₂ + ε·c₁) and all in one place: new memory is what costs on a processor."""
+        """m̂/(√v̂ + ε), written m/(√v·c₁/√c₂ + ε·c₁) and all in one place: new memory is what costs on a processor.
+
+        Where the step counts on a device it is 1/c₁·m/(√v/√c₂ + ε): a graph can multiply by what it holds there, not add it.
+        """
         (beta1, beta2), eps = bucket.group["betas"], bucket.group["eps"]
         means, squares = bucket.state("exp_avg"), bucket.state("exp_avg_sq")
         torch._foreach_lerp_(means, bucket.grads, 1 - beta1)
@@ -234,10 +237,13 @@ class AdaptiveUPGD(UPGD):
         torch._foreach_addcmul_(squares, bucket.grads, bucket.grads, value=1 - beta2)
         first, second = bucket.correction(beta1), bucket.correction(beta2)
         roots = torch._foreach_sqrt(squares)
-        torch._foreach_mul_(roots, bucket.scalar(first / second**0.5))
-        torch._foreach_add_(roots, bucket.scalar(first * eps))
+        counted = isinstance(first, Tensor)
+        torch._foreach_mul_(roots, bucket.scalar((1.0 if counted else first) / second**0.5))
+        torch._foreach_add_(roots, eps if counted else first * eps)
         torch._foreach_reciprocal_(roots)
         torch._foreach_mul_(roots, means)
+        if counted:
+            torch._foreach_mul_(roots, bucket.scalar(1 / first))
         return list(roots)
 
 
