@@ -85,14 +85,14 @@ def _single(name: str, groups: Groups, config: OptimConfig, seed: int) -> torch.
         case "sgd":
             return torch.optim.SGD(groups, rate, weight_decay=decay, fused=on_device or None)
         case "adam":
-            return torch.optim.Adam(groups, rate, betas, config.eps, decay, fused=on_device or None)
+            return torch.optim.Adam(groups, rate, betas, config.eps, decay, capturable=on_device, fused=on_device or None)
         case "upgd":
             return UPGD(groups, rate, decay, **gating)
         case "upgdw":
             return UPGDW(groups, rate, decay, **gating)
         case "adaptive_upgd":
             return AdaptiveUPGD(groups, rate, betas, config.eps, decay, **gating)
-    return torch.optim.AdamW(groups, rate, betas, config.eps, decay, fused=on_device or None)
+    return torch.optim.AdamW(groups, rate, betas, config.eps, decay, capturable=on_device, fused=on_device or None)
 
 
 def _muon(groups: Groups, config: OptimConfig) -> list[torch.optim.Optimizer]:
