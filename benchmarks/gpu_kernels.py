@@ -19,9 +19,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from quantail.kernels import lstm_sequence, roads
+from quantail.functional.quantile import tail_levels
+from quantail.kernels import lstm_sequence, returns, roads
+from quantail.kernels.quantile import quantile_huber_loss
+from quantail.types import Law
 
-TIME, ENVS, INPUTS, HIDDEN = 64, 16_384, 64, 128
+TIME, ENVS, INPUTS, HIDDEN, QUANTILES = 64, 16_384, 64, 128, 32
 ROWS = TIME * ENVS
 STARTS = 0.005  # of the rows begin an episode
 
@@ -32,7 +35,6 @@ class Case(NamedTuple):
     call: Callable[[], object]
     bytes: float
     operations: float = 0.0
-    plain: Callable[[], object] | None = None  # the torch road, where it is another call
 
 
 def learn(call: Callable[[], Tensor], leaves: list[Tensor]) -> Callable[[], object]:
@@ -85,11 +87,35 @@ def recurrent(name: str, layer: Memory, dtype: torch.dtype) -> Iterator[tuple[st
     yield f"{label}, one row", Case(quiet(lambda: rows(1)), ENVS * (forward + 2 * layer.states * state), products / TIME)
 
 
+def loss() -> Iterator[tuple[str, Case]]:
+    """A critic's quantile-Huber loss of all rows, with its gradient."""
+    taus = tail_levels(QUANTILES)[0].cuda()
+    quantiles = torch.randn(ROWS, QUANTILES, device="cuda", requires_grad=True)
+    targets = torch.randn(ROWS, QUANTILES, device="cuda")
+    learning = learn(lambda: quantile_huber_loss(quantiles, targets, taus, 0.01), [quantiles])
+    yield "quantile-Huber loss, learning", Case(learning, ROWS * (5 * QUANTILES * 4 + 8))
+
+
+def backwards() -> Iterator[tuple[str, Case]]:
+    """Advantages and sample replacement of a rollout."""
+    rewards, values = torch.randn(TIME, ENVS, device="cuda"), torch.randn(TIME + 1, ENVS, device="cuda")
+    terminated, truncated = (torch.rand(TIME, ENVS, device="cuda") < STARTS for _ in range(2))
+    ends = (terminated, truncated & ~terminated, 0.99, 0.95)
+    masses = tail_levels(QUANTILES)[1].cuda()
+    law = Law(torch.randn(TIME + 1, ENVS, QUANTILES, device="cuda"), masses)
+    noise = [torch.rand(TIME, ENVS, QUANTILES, device="cuda") for _ in range(2)]
+    yield "advantages", Case(lambda: returns.gae(rewards, values, *ends), ROWS * 18)
+    replaced = Case(lambda: returns.distributional_targets(rewards, law, *ends, *noise), ROWS * (6 + 4 * QUANTILES * 4))
+    yield "sample replacement", replaced
+
+
 def cases() -> Iterator[tuple[str, Case]]:
     """Every line, made when its turn comes."""
     for name, layer in {"lstm": Memory(lstm_sequence, 4, 2)}.items():
         for dtype in (torch.float32, torch.bfloat16):
             yield from recurrent(name, layer, dtype)
+    yield from loss()
+    yield from backwards()
 
 
 @contextmanager
@@ -147,7 +173,7 @@ def main() -> None:
         if arguments.only not in name:
             continue
         with torch_road():
-            plain = milliseconds(case.plain or case.call, arguments.repeats)
+            plain = milliseconds(case.call, arguments.repeats)
         ours = milliseconds(case.call, arguments.repeats)
         share = 1e3 * max(case.bytes / bandwidth, case.operations / rate) / ours
         found[name] = {"torch_ms": plain, "kernel_ms": ours, "roofline_share": share}

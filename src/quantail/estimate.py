@@ -9,7 +9,8 @@ from quantail.config import Config, CriticConfig
 from quantail.functional.categorical import pool_categorical, project
 from quantail.functional.laws import Distribution
 from quantail.functional.quantile import pool_quantiles
-from quantail.functional.returns import distributional_targets, gae, normalize_advantages
+from quantail.functional.returns import normalize_advantages
+from quantail.kernels.returns import distributional_targets, gae
 from quantail.nets.agent import Agent, Memory
 from quantail.risk import RiskState, charges, minding
 from quantail.rollout import Rollout

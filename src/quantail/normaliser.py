@@ -16,7 +16,7 @@ from quantail.functional.moments import (
     pool_moments,
     scale_of,
 )
-from quantail.functional.returns import gae
+from quantail.kernels.returns import gae
 from quantail.nets.agent import Agent
 from quantail.nets.values import CostHead
 from quantail.risk import RiskState

@@ -7,7 +7,11 @@ import pytest
 import torch
 
 from kernels.judges import ragged, results_and_gradients
+from quantail.errors import InputError
+from quantail.functional import quantile as plain_quantile
+from quantail.functional import returns as plain_returns
 from quantail.kernels import lstm_sequence
+from quantail.types import Law
 
 pytestmark = pytest.mark.skipif(
     find_spec("triton") is None or os.environ.get("TRITON_INTERPRET") != "1",
@@ -137,3 +141,84 @@ def test_gates_keep_the_digits_of_their_slopes():
     for block in (0, 1, 3):
         assert ((small * (1 - small))[block] / (exact * (1 - exact)) - 1).abs().max() < 2e-3
         torch.testing.assert_close(torch.where(stored < 0, 1 - small, small)[block], exact, rtol=1e-3, atol=0)
+
+
+# --- the loss --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kappa", [0.0, 0.01, 0.3, 1.0])
+def test_loss_and_slope_are_those_of_the_plain_loss(kappa):
+    from quantail.kernels.gpu import quantile as ours
+
+    taus = plain_quantile.tail_levels(7)[0]
+    quantiles, targets = torch.randn(3, 131, 7, requires_grad=True), torch.randn(3, 131, 5)
+    with torch.no_grad():
+        targets[..., 0] = quantiles[..., 2]  # hits
+    found = ours.quantile_huber_loss(quantiles, targets, taus, kappa)
+    exact = quantiles.detach().double().requires_grad_()
+    expected = plain_quantile.quantile_huber_loss(exact, targets.double(), taus.double(), kappa)
+    close([found], [expected], 1e-6)
+    slopes = [
+        torch.autograd.grad((loss**2).sum(), q, create_graph=True)[0] for loss, q in ((found, quantiles), (expected, exact))
+    ]
+    close(slopes[:1], slopes[1:], 2e-6)
+    with pytest.raises(InputError, match="quantile_huber_loss has no second derivative"):
+        torch.autograd.grad(slopes[0].sum(), quantiles)
+
+
+def test_a_row_that_is_nan_is_nan_alone():
+    from quantail.kernels.gpu.quantile import quantile_huber_loss
+
+    taus, quantiles, targets = torch.tensor([0.2, 0.5, 0.9]), torch.randn(4, 3, requires_grad=True), torch.randn(4, 5)
+    targets[1, 2] = torch.nan
+    for kappa in (0.0, 0.1):
+        loss = quantile_huber_loss(quantiles, targets, taus, kappa)
+        (slope,) = torch.autograd.grad(loss.sum(), quantiles)
+        assert loss.isnan().tolist() == slope.isnan().all(-1).tolist() == [False, True, False, False]
+
+
+# --- returns ---------------------------------------------------------------------------------------------------------
+
+
+def episodes(shape, seed=0):
+    """Rewards and both kinds of end, also two in a row, also on the last row."""
+    torch.manual_seed(seed)
+    rewards, terminated, truncated = torch.randn(shape), torch.rand(shape) < 0.2, torch.rand(shape) < 0.2
+    return rewards, terminated, truncated & ~terminated
+
+
+def law_of(shape, kind, atoms=13):
+    """Locations of each row with shared masses, or the other way round; some masses are 0."""
+    masses = torch.rand(*(shape if kind == "categorical" else ()), atoms) * (torch.rand(atoms) < 0.8)
+    locations = torch.randn(*(shape if kind == "quantile" else ()), atoms)
+    return Law(locations, masses / masses.sum(-1, keepdim=True))
+
+
+@pytest.mark.parametrize("source", ["next", "same", "given"])
+def test_advantages_are_the_same_to_the_bit(source):
+    from quantail.kernels.gpu.returns import advantages_and_returns
+
+    rewards, terminated, truncated = episodes((9, 3, 67))
+    values = torch.randn(10, 3, 67)
+    final = torch.randn(9, 3, 67) if source == "same" else None
+    valid = torch.rand(9, 3, 67) < 0.7 if source == "given" else None
+    ends = (terminated, truncated, 0.97, 0.9)
+    expected = plain_returns.gae(rewards, values, *ends, valid=valid, final_values=final)
+    torch.testing.assert_close(advantages_and_returns(rewards, values, *ends, valid, final), expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("kind", ["quantile", "categorical"])
+@pytest.mark.parametrize("source", ["next", "same", "given"])
+def test_particles_are_the_same_to_the_bit(source, kind):
+    from quantail.kernels.gpu.returns import sample_replacement
+
+    rewards, terminated, truncated = episodes((9, 3, 11))
+    law, noise = law_of((10, 3, 11), kind), [torch.rand(9, 3, 11, 5) for _ in range(2)]
+    noise[1][0, 0, :, 0] = 0.0
+    noise[1][1, 0, :, 0] = 1 - 2**-24
+    final = law_of((9, 3, 11), kind) if source == "same" else None
+    valid = torch.rand(9, 3, 11) < 0.7 if source == "given" else None
+    ends = (terminated, truncated, 0.97, 0.6)
+    expected = plain_returns.distributional_targets(rewards, law, *ends, *noise, valid=valid, final_law=final)
+    found = sample_replacement(rewards, list(law), *ends, noise, valid, list(final or ()))
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)

@@ -6,7 +6,11 @@ import pytest
 import torch
 
 from kernels.judges import ragged, results_and_gradients
-from quantail.kernels import lstm_sequence
+from quantail.functional import quantile as plain_quantile
+from quantail.functional import returns as plain_returns
+from quantail.kernels import lstm_sequence, returns, roads
+from quantail.kernels.quantile import quantile_huber_loss
+from quantail.types import Law
 
 pytestmark = [
     pytest.mark.gpu,
@@ -118,3 +122,56 @@ def test_a_captured_graph_repeats_what_was_seen(kind, rounded):
         start.copy_(start.flip(0))
     graph.replay()
     torch.testing.assert_close(held, step(), rtol=0, atol=0)
+
+
+# --- the loss, and returns --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sizes", [(32, 32), (7, 5), (1, 64), (200, 3)])
+@pytest.mark.parametrize("kappa", [0.0, 0.01, 1.0])
+def test_loss_and_slope_are_those_of_the_plain_loss(kappa, sizes):
+    many, particles = sizes
+    taus = plain_quantile.tail_levels(many)[0].cuda()
+    quantiles = torch.randn(2, 1531, many, device="cuda", requires_grad=True)
+    targets = torch.randn(2, 1531, particles, device="cuda")
+    with torch.no_grad():
+        targets[..., 0] = quantiles[..., 0]  # hits
+    exact = quantiles.detach().double().requires_grad_()
+    found = quantile_huber_loss(quantiles, targets, taus, kappa)
+    expected = plain_quantile.quantile_huber_loss(exact, targets.double(), taus.double(), kappa)
+    close([found], [expected], 2e-6)
+    slopes = [torch.autograd.grad((loss**2).sum(), q)[0] for loss, q in ((found, quantiles), (expected, exact))]
+    close(slopes[:1], slopes[1:], 3e-6)
+
+
+@pytest.mark.parametrize("source", ["next", "same", "given"])
+def test_returns_are_the_same_to_the_bit(source):
+    torch.manual_seed(0)
+    shape, atoms, many = (17, 3, 211), 13, 9
+    rewards, terminated, cut = torch.randn(shape).cuda(), torch.rand(shape).cuda() < 0.2, torch.rand(shape).cuda() < 0.2
+    longer = (18, *shape[1:])
+    values, noise = torch.randn(longer).cuda(), [torch.rand(*shape, many).cuda() for _ in range(2)]
+    final_values = torch.randn(shape).cuda() if source == "same" else None
+    valid = torch.rand(shape).cuda() < 0.7 if source == "given" else None
+    ends = (terminated, cut & ~terminated, 0.97, 0.6)
+    expected = plain_returns.gae(rewards, values, *ends, valid=valid, final_values=final_values)
+    found = returns.gae(rewards, values, *ends, valid=valid, final_values=final_values)
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    for shared in ("masses", "locations"):
+        laws = []
+        for rows in (longer, shape):
+            masses = torch.rand(*(rows if shared == "locations" else ()), atoms).cuda() * (torch.rand(atoms).cuda() < 0.8)
+            laws.append(
+                Law(torch.randn(*(rows if shared == "masses" else ()), atoms).cuda(), masses / masses.sum(-1, keepdim=True))
+            )
+        more = {"valid": valid, "final_law": laws[1] if source == "same" else None}
+        expected = plain_returns.distributional_targets(rewards, laws[0], *ends, *noise, **more)
+        torch.testing.assert_close(
+            returns.distributional_targets(rewards, laws[0], *ends, *noise, **more), expected, rtol=0, atol=0
+        )
+
+
+def test_the_kernels_are_in_force():
+    """What is compared above are two roads."""
+    assert roads.takes_triton(torch.zeros(1, device="cuda"))
+    assert not roads.takes_triton(torch.zeros(1, device="cuda").double())

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from quantail.kernels.roads import takes_triton
 from quantail.kernels.sequence import apply, refuse_second_derivative
 
 PAIRS_AT_ONCE = {"cpu": 1 << 17, "cuda": 1 << 26}  # of a quantile and a target: what a cache holds
@@ -19,6 +20,10 @@ def quantile_huber_loss(quantiles: Tensor, targets: Tensor, taus: Tensor, kappa:
     quantiles [..., N], targets [..., M], taus [N] -> [...]. The table u [rows, N, M] is made for a few rows at a time and
     only once: its slope c = clip(u, ±κ), or sign u for κ = 0, gives L_κ = c·(u − c/2), or c·u, and the gradient −c.
     """
+    if takes_triton(quantiles, targets, taus) and not taus.requires_grad:
+        from quantail.kernels.gpu.quantile import quantile_huber_loss as on_gpu
+
+        return on_gpu(quantiles, targets.detach(), taus, float(kappa))
     below: Tensor
     above: Tensor
     below, above, _ = apply(_HuberSums, quantiles, targets.detach(), float(kappa))

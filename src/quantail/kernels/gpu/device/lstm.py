@@ -31,7 +31,7 @@ def cell_slopes(i_kept, f_kept, g, o_kept, c, c_before, dh, dc):
     return dc * g * i_slope, dc * c_before * f_slope, dc * i * (1 - g * g), dh * tanh_c * o_slope, dc * f
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["steps"])
 def sequence_forward(
     gates, start, h0, c0, w_h, h_rows, c_rows, operands, c_last, steps, envs, width,
     H: tl.constexpr, BLOCK: tl.constexpr, SAVE: tl.constexpr, PRECISION: tl.constexpr,
@@ -89,7 +89,7 @@ def sequence_forward(
     tl.store(c_last + at, c, mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["steps"])
 def sequence_backward(
     dh_rows, dh_last, dc_last, gates, start, c_rows, w_h, slopes, dh0, dc0, steps, envs,
     H: tl.constexpr, BLOCK: tl.constexpr, PRECISION: tl.constexpr,
