@@ -14,11 +14,8 @@ ALLOWED = {
     ("quantail.functional.returns", "vtrace"): "the eight of gae, and the importance ratio with its two bounds",
 }
 
-DEVICE = (
-    300,
-    80,
-    20,
-)  # a kernel takes its tensors as pointers, one by one, and holds a whole pass: a call would hide what it keeps
+# A kernel takes its tensors as pointers, one by one, and holds a whole pass: a call would hide what it keeps.
+DEVICE = (300, 80, 28)
 DEVICE_MODULES = rules.modules("quantail.kernels.gpu.device")
 PACKAGE = {name: source for name, source in rules.modules().items() if name not in DEVICE_MODULES}
 
