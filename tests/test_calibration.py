@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from quantail.calibration import LEVELS, calibration_metrics
+from quantail import calibration
+from quantail.calibration import JUDGED, LEVELS, calibration_metrics, judged_rows
 from quantail.estimate import distribution, estimate, realise
 from quantail.functional.laws import Distribution
 from quantail.functional.quantile import tail_levels
@@ -159,3 +160,22 @@ def test_targets_are_bounded_when_asked_and_never_to_nothing(ret_clip, bound):
     torch.testing.assert_close(tight[0].target, free[0].target.clamp(-bound, bound), rtol=0, atol=0)
     assert (free[0].target.abs() > bound).any()
     torch.testing.assert_close(tight[1].particles, free[1].particles, rtol=0, atol=0)
+
+
+def test_of_a_large_rollout_every_kth_environment_is_judged(monkeypatch):
+    assert judged_rows(9, 3) == (slice(None, 5), slice(None, None, 1))
+    steps, every = judged_rows(128, 512)
+    assert steps == slice(None, 64)
+    assert 64 * len(range(512)[every]) == JUDGED
+    river = flow(settings("real"), Ragged("real", True))
+    whole = calibration_metrics(river.agent, river.rollout, river.estimates, 0.3)
+    weight = river.rollout.value_weight.clone()
+    weight[:, 1::2] = 0.0
+    monkeypatch.setattr(calibration, "JUDGED", HALF * ((B + 1) // 2))
+    found = calibration_metrics(river.agent, river.rollout, river.estimates, 0.3)
+    monkeypatch.undo()
+    expected = calibration_metrics(river.agent, river.rollout._replace(value_weight=weight), river.estimates, 0.3)
+    assert {name: float(x) for name, x in found.items()} == pytest.approx(
+        {name: float(x) for name, x in expected.items()}, **CLOSE
+    )
+    assert float(found["critic/cvar_realised"]) != float(whole["critic/cvar_realised"])

@@ -1,7 +1,8 @@
 """Does what happens bear out what the critics predict? Their law of Z(o_t) beside the returns that did follow, rows alike.
 
 Judged are the rows of a rollout's first half, whatever came after them: each has at least half a rollout ahead of it. Choosing
-rows by how their episode went on, say those that were seen to end, would prefer short lives and make any critic look wrong.
+rows by how their episode went on, say those that were seen to end, would prefer short lives and make any critic look wrong. Of
+a large rollout every k-th environment is enough.
 """
 
 import torch
@@ -15,6 +16,7 @@ from quantail.rollout import Rollout
 
 LEVELS = (0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
 TAIL = 0.05
+JUDGED = 2**13  # rows at most: those of every k-th environment; sorting the laws of all would cost more than it tells
 
 
 def calibration_metrics(agent: Agent, rollout: Rollout, estimates: Estimates, alpha: float) -> dict[str, Tensor]:
@@ -23,39 +25,45 @@ def calibration_metrics(agent: Agent, rollout: Rollout, estimates: Estimates, al
     `critic/realised_borrowed` is the mean weight, in what is called realised, of what the critic itself predicted where the
     rollout ended: near 1 nothing was tested. A scalar critic predicts no law.
     """
-    half = (len(rollout.reward) + 1) // 2
-    weight, realised = rollout.value_weight[:half], estimates.realised[:half]
+    rows = judged_rows(*rollout.reward.shape)
+    weight, realised = rollout.value_weight[rows], estimates.realised[rows]
     total = weight.sum()
     found = {
-        "critic/realised_borrowed": (torch.where(weight > 0, estimates.borrowed[:half], 0.0) * weight).sum() / total,
+        "critic/realised_borrowed": (torch.where(weight > 0, estimates.borrowed[rows], 0.0) * weight).sum() / total,
         "critic/cvar_realised": cvar_of_samples(realised.flatten(), alpha, weight.flatten()),
     }
     if agent.values.kind == "scalar":
         return found
-    shares = share_below(predicted_quantiles(agent, estimates, half), realised, weight)
+    shares = share_below(predicted_quantiles(agent, estimates, rows), realised, weight)
     levels = torch.tensor(LEVELS, dtype=torch.float64, device=shares.device)
     return (
         found
-        | {"critic/cvar_predicted": predicted_cvar(agent, estimates, weight, alpha)}
+        | {"critic/cvar_predicted": predicted_cvar(agent, estimates, weight, alpha, rows)}
         | {f"critic/below_{level:g}": share for level, share in zip(LEVELS, shares, strict=True)}
         | {"critic/calibration_error": (shares - levels).abs().max()}
     )
 
 
-def predicted_quantiles(agent: Agent, estimates: Estimates, rows: int) -> Tensor:
-    """The first rows' laws at `LEVELS`, [rows, B, K]."""
+def judged_rows(steps: int, envs: int) -> tuple[slice, slice]:
+    """The first half of the time, in as many environments, evenly spread, as make `JUDGED` rows; one at least."""
+    half = (steps + 1) // 2
+    return slice(None, half), slice(None, None, max(1, -(-half * envs // JUDGED)))
+
+
+def predicted_quantiles(agent: Agent, estimates: Estimates, rows: tuple[slice, slice]) -> Tensor:
+    """The rows' laws at `LEVELS`, [rows, B, K]."""
     law, levels = estimates.law, torch.tensor(LEVELS, dtype=torch.float64, device=estimates.realised.device)
     if agent.values.kind == "categorical":
-        return interpolate_atoms(law.masses[:rows], law.locations, levels)
-    return interpolate_quantiles(law.locations[:rows], agent.values.levels, levels)
+        return interpolate_atoms(law.masses[rows], law.locations, levels)
+    return interpolate_quantiles(law.locations[rows], agent.values.levels, levels)
 
 
-def predicted_cvar(agent: Agent, estimates: Estimates, weight: Tensor, alpha: float) -> Tensor:
+def predicted_cvar(agent: Agent, estimates: Estimates, weight: Tensor, alpha: float, rows: tuple[slice, slice]) -> Tensor:
     """CVaR of the mixture of the rows' laws, each by its weight [rows, B]. A mean of the rows' CVaRs would not be one."""
-    law, rows = estimates.law, len(weight)
+    law = estimates.law
     if agent.values.kind == "categorical":
-        mixed = (law.masses[:rows] * (weight / weight.sum())[..., None]).sum((0, 1))
+        mixed = (law.masses[rows] * (weight / weight.sum())[..., None]).sum((0, 1))
         return cvar_from_categorical(mixed, law.locations, alpha)
-    cells = cell_means(law.locations[:rows], agent.values.levels, law.masses)
+    cells = cell_means(law.locations[rows], agent.values.levels, law.masses)
     masses = weight[..., None] * law.masses
     return cvar_of_samples(cells.flatten(), alpha, masses.flatten())

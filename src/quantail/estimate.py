@@ -8,8 +8,8 @@ from torch import Tensor
 from quantail.config import Config, CriticConfig
 from quantail.functional.categorical import pool_categorical, project
 from quantail.functional.laws import Distribution
-from quantail.functional.quantile import pool_quantiles
 from quantail.functional.returns import normalize_advantages
+from quantail.kernels.quantile import pool_quantiles
 from quantail.kernels.returns import distributional_targets, gae
 from quantail.nets.agent import Agent, Memory
 from quantail.risk import RiskState, charges, minding

@@ -112,8 +112,8 @@ def parts_of(pick: Pick, ppo: PpoConfig) -> list[Part]:
     places = torch.arange(len(index), device=index.device).tensor_split(count)
     return [
         Part(
-            rows=tree_map(lambda x, some=some: x[:, some], group.rows),
-            memory=tree_map(lambda x, some=some: x[:, some], group.memory),
+            rows=tree_map(lambda x, some=some: x.index_select(1, some), group.rows),
+            memory=tree_map(lambda x, some=some: x.index_select(1, some), group.memory),
             burn_in=group.burn_in,
             policy_total=totals[0],
             value_total=totals[1],

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from quantail.functional.categorical import draw
+from quantail.functional.categorical import draw, draw_index
 from quantail.functional.checks import (
     check_choice,
     check_law,
@@ -112,8 +112,8 @@ def distributional_targets(
         check_law("final_law", final_law, rewards.shape)
 
     final = None if final_law is None else draw(final_law, level_noise)
-    draws = _reached(draw(_rows_of(law, slice(1, None)), level_noise), final, rows.per_particle())
-    own = draw(_rows_of(law, slice(None, -1)), level_noise)
+    own, after = _drawn(law, level_noise)
+    draws = _reached(after, final, rows.per_particle())
     follow = (follow_noise < lam) & rows.goes_on[..., None]
     particles = [draws[-1]]
     for t in range(len(rewards) - 1, -1, -1):
@@ -247,6 +247,14 @@ def _check_values(rewards: Tensor, values: Tensor, final_values: Tensor | None) 
     check_shape("values", values, (rewards.shape[0] + 1, *rewards.shape[1:]), "as rewards, with one row more to bootstrap from")
     if final_values is not None:
         check_shape("final_values", final_values, rewards.shape, "as rewards")
+
+
+def _drawn(law: Law, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """Draws from the law of every row but the last, and by the same noise from that of the row after it."""
+    if law.masses.ndim > 1 or law.locations.ndim == 1:
+        return draw(_rows_of(law, slice(None, -1)), noise), draw(_rows_of(law, slice(1, None)), noise)
+    index = draw_index(law.masses, noise)  # masses that all rows share are searched once
+    return law.locations[:-1].gather(-1, index), law.locations[1:].gather(-1, index)
 
 
 def _rows_of(law: Law, rows: slice) -> Law:

@@ -1,4 +1,4 @@
-"""The quantile-Huber loss and its gradient in one pass, for a critic that sees it thousands of times a second."""
+"""The quantile-Huber loss and its gradient in one pass, and pooled critics: what is asked for thousands of times a second."""
 
 from typing import Any
 
@@ -6,8 +6,10 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from quantail.functional import quantile as plain
+from quantail.kernels import native
 from quantail.kernels.roads import takes_triton
-from quantail.kernels.sequence import apply, refuse_second_derivative
+from quantail.kernels.sequence import apply, population_first, refuse_second_derivative
 
 PAIRS_AT_ONCE = {"cpu": 1 << 17, "cuda": 1 << 26}  # of a quantile and a target: what a cache holds
 
@@ -20,55 +22,70 @@ def quantile_huber_loss(quantiles: Tensor, targets: Tensor, taus: Tensor, kappa:
     quantiles [..., N], targets [..., M], taus [N] -> [...]. The table u [rows, N, M] is made for a few rows at a time and
     only once: its slope c = clip(u, ±κ), or sign u for κ = 0, gives L_κ = c·(u − c/2), or c·u, and the gradient −c.
     """
-    if takes_triton(quantiles, targets, taus) and not taus.requires_grad:
+    if taus.requires_grad:
+        return plain.quantile_huber_loss(quantiles, targets.detach(), taus, float(kappa))
+    if takes_triton(quantiles, targets, taus):
         from quantail.kernels.gpu.quantile import quantile_huber_loss as on_gpu
 
         return on_gpu(quantiles, targets.detach(), taus, float(kappa))
-    below: Tensor
-    above: Tensor
-    below, above, _ = apply(_HuberSums, quantiles, targets.detach(), float(kappa))
-    return (taus * above + (1 - taus) * below).mean(-1)
+    loss: Tensor
+    loss, _ = apply(_Huber, quantiles, targets.detach(), taus, float(kappa))
+    return loss
 
 
-class _HuberSums(Function):
-    """Mean loss over the targets below and above each quantile: two of [..., N], and their slopes [2, ..., N]."""
+def pool_quantiles(critics: Tensor, reduce: str, masses: Tensor) -> Tensor:
+    """`functional.quantile.pool_quantiles`, its rows sorted faster where that can be done; [C, ..., N] -> [..., N]."""
+    learns = critics.requires_grad and torch.is_grad_enabled()
+    if reduce != "mean" or learns or critics.shape[-1] > native.SORTED or not native.fits(critics):
+        return plain.pool_quantiles(critics, reduce, masses)
+    return native.sort_rows(critics).mean(0)
+
+
+class _Huber(Function):
+    """The loss of each row, and how it falls as each quantile rises: [...] and [..., N]."""
 
     @staticmethod
-    def forward(quantiles: Tensor, targets: Tensor, kappa: float) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(quantiles: Tensor, targets: Tensor, taus: Tensor, kappa: float) -> tuple[Tensor, Tensor]:
+        if taus.ndim == 1 and native.fits(quantiles, targets, taus):
+            return native.quantile_huber(quantiles, targets, taus, kappa)
         many = targets.shape[-1]
         rows = max(1, PAIRS_AT_ONCE.get(quantiles.device.type, 1 << 26) // (quantiles.shape[-1] * many))
         each = torch.full((many, 1), 1 / many, dtype=targets.dtype, device=targets.device)
         flat = (torch.split(x.reshape(-1, x.shape[-1]), rows) for x in (quantiles, targets))
         parts = zip(*flat, strict=True)
-        below, above, down, up = (torch.cat(part) for part in zip(*(_sums(q, y, each, kappa) for q, y in parts), strict=True))
-        shape = quantiles.shape
-        return below.view(shape), above.view(shape), torch.stack([down.view(shape), up.view(shape)])
+        sums = (
+            torch.cat(part).view(quantiles.shape) for part in zip(*(_sums(q, y, each, kappa) for q, y in parts), strict=True)
+        )
+        below, above, down, up = sums
+        return (taus * above + (1 - taus) * below).mean(-1), (taus * up + (1 - taus) * down) / quantiles.shape[-1]
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        ctx.save_for_backward(inputs[0], output[2])
-        ctx.mark_non_differentiable(output[2])
+        ctx.save_for_backward(inputs[0], output[1])
+        ctx.mark_non_differentiable(output[1])
 
     @staticmethod
-    def backward(ctx: Any, d_below: Tensor, d_above: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, d_loss: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         quantiles, slopes = ctx.saved_tensors
-        return apply(_Gradient, d_below, d_above, slopes, quantiles), None, None
+        return apply(_Gradient, d_loss, slopes, quantiles), None, None, None
 
     @staticmethod
     def vmap(
-        info: Any, in_dims: tuple[int | None, ...], quantiles: Tensor, targets: Tensor, kappa: float
-    ) -> tuple[tuple[Tensor, ...], tuple[int, int, int]]:
+        info: Any, in_dims: tuple[int | None, ...], quantiles: Tensor, targets: Tensor, taus: Tensor, kappa: float
+    ) -> tuple[tuple[Tensor, ...], tuple[int, int]]:
         sides = zip((quantiles, targets), in_dims, strict=False)
-        first = (x.movedim(dim, 0) if dim is not None else x.expand(info.batch_size, *x.shape) for x, dim in sides)
-        return apply(_HuberSums, *first, kappa), (0, 0, 1)
+        rows = [x.movedim(dim, 0) if dim is not None else x.expand(info.batch_size, *x.shape) for x, dim in sides]
+        if in_dims[2] is not None:
+            taus = taus.movedim(in_dims[2], 0).reshape(info.batch_size, *[1] * (rows[0].ndim - 2), -1)
+        return apply(_Huber, *rows, taus, kappa), (0, 0)
 
 
 class _Gradient(Function):
     """A function of its own, and of the quantiles too: a second derivative is refused, and not silently zero."""
 
     @staticmethod
-    def forward(d_below: Tensor, d_above: Tensor, slopes: Tensor, quantiles: Tensor) -> Tensor:
-        return -torch.addcmul(d_below * slopes[0], d_above, slopes[1])
+    def forward(d_loss: Tensor, slopes: Tensor, quantiles: Tensor) -> Tensor:
+        return slopes * -d_loss.unsqueeze(-1)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
@@ -80,9 +97,8 @@ class _Gradient(Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *arguments: Tensor) -> tuple[Tensor, int]:
-        d_below, d_above = (x if dim is None else x.movedim(dim, 0) for x, dim in zip(arguments[:2], in_dims, strict=False))
-        slopes = arguments[2] if in_dims[2] is None else arguments[2].movedim(in_dims[2], 1)
-        return apply(_Gradient, d_below, d_above, slopes, arguments[3]), 0
+        d_loss, slopes = population_first(info.batch_size, in_dims, arguments)[:2]
+        return apply(_Gradient, d_loss, slopes, arguments[2]), 0
 
 
 def _sums(quantiles: Tensor, targets: Tensor, each: Tensor, kappa: float) -> tuple[Tensor, ...]:
