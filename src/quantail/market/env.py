@@ -184,6 +184,13 @@ class MarketEnv(TensorEnv):
         flat = action[:, 0] if self.assets == 1 and self.rules.actions != "simplex" else action
         return from_box(self.desk.n, self.rules, flat.double())
 
+    def orders(self, action: Tensor) -> Tensor:
+        """What an action asks for, as weights of equity [B, A]; NaN where nothing is to be traded."""
+        wanted = self._wanted(checked_action(self.action_space, self.num_envs, action))
+        weights = wanted.weights if wanted.stay is None else wanted.weights.masked_fill(wanted.stay, torch.nan)
+        asked: Tensor = weights.reshape(self.num_envs, self.assets).double()
+        return asked
+
     def _uniforms(self, noise: Tensor) -> Tensor:
         check_shape("noise", noise, (self.num_envs, self.noise_dim), "environments, noise_dim")
         return uniform(noise)

@@ -1,0 +1,155 @@
+"""The verdict in plain words. Nothing is computed here: a sentence says a figure, how sure it is, and what follows."""
+
+import math
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from quantail.backtest.verdict import Asked, Difference, Known, Tail, Verdict
+
+BETTER, WORSE = "better", "worse"
+
+
+def headline(verdict: "Verdict") -> str:
+    """The one line that everybody reads."""
+    if math.isnan(verdict.sharpe):
+        return "No skill found: it never held anything that moved."
+    if verdict.skill:
+        return f"Skill found: after costs its Sharpe ratio is {verdict.hold.value:.2f} above that of buy & hold, and it is no luck."
+    if verdict.cash.answer(verdict.level) == WORSE:
+        return "No skill found: it loses money after costs."
+    return "No skill found."
+
+
+def sentences(verdict: "Verdict", asked: "Asked") -> tuple[str, ...]:
+    """What has to be said, the most important first."""
+    said = [asked.warning] if asked.warning else []
+    said += [held(verdict), money(verdict), timed(verdict)]
+    if verdict.ruined:
+        said.append(f"{verdict.ruined} of {verdict.paths * verdict.seeds} portfolios were ruined.")
+    if verdict.tail is not None:
+        said.append(kept(verdict.tail))
+    if verdict.known is not None:
+        said.append(known(verdict.known))
+    said += [sure(verdict), tried(verdict)]
+    return tuple(said)
+
+
+def held(verdict: "Verdict") -> str:
+    """Against buying and holding, for the risk that is taken."""
+    one = verdict.hold
+    if math.isnan(one.value):
+        return "Does it beat buy & hold after costs? There is no Sharpe ratio to compare: one of the two never moved."
+    answer = {BETTER: "Yes, for the risk it takes", WORSE: "No, it is worse"}.get(
+        one.answer(verdict.level), "That cannot be told"
+    )
+    return (
+        f"Does it beat buy & hold after costs? {answer}: Sharpe ratio {one.ours:.2f} against {one.theirs:.2f}, "
+        f"{signed(one, 2)} (chance of luck {chance(one.p_better)})."
+    )
+
+
+def money(verdict: "Verdict") -> str:
+    """In money."""
+    one, cash = verdict.hold_growth, verdict.cash
+    grows = f"In money it grows by {percent(verdict.growth)} a year, buy & hold by {percent(one.theirs)}"
+    answer = {BETTER: "it does earn more than cash", WORSE: "it earns less than cash"}.get(
+        cash.answer(verdict.level), "that it earns more than cash is not sure"
+    )
+    return f"{grows}: {signed_percent(one)} points; {answer} (chance of luck {chance(cash.p_better)})."
+
+
+def timed(verdict: "Verdict") -> str:
+    """Against its own weights."""
+    one = verdict.timing
+    answer = {BETTER: "Its timing earns money", WORSE: "Its timing costs money"}.get(
+        one.answer(verdict.level), "Its timing cannot be told from luck"
+    )
+    return (
+        f"{answer}: the same weights in another order, with the same exposure and turnover, have a Sharpe ratio of "
+        f"{one.theirs:.2f}, its own order {one.ours:.2f}, {signed(one, 2)} (chance of luck {chance(one.p_better)})."
+    )
+
+
+def kept(tail: "Tail") -> str:
+    """Of the limit."""
+    low, high = tail.interval
+    answer = {"kept": "is kept", "broken": "is broken"}.get(tail.answer, "is kept as far as can be told")
+    if tail.answer not in ("kept", "broken") and tail.cvar < tail.limit:
+        answer = "is missed, by less than the data can tell"
+    return (
+        f"The tail limit {answer}: the worst {percent(tail.alpha, 0)} of outcomes ({tail.outcome}) lose {percent(-tail.cvar)} "
+        f"[{percent(-high)}, {percent(-low)}] on average, the limit is {percent(-tail.limit)} (log returns)."
+    )
+
+
+def known(one: "Known") -> str:
+    """Beside the strongest policy that is known."""
+    if math.isnan(one.sharpe_part):
+        return f"The strongest known policy here ({one.name}) earns nothing to be compared with."
+    return (
+        f"Of the strongest policy that is known here it reaches {percent(one.sharpe_part, 0)} {span(one.sharpe_interval)} in Sharpe "
+        f"ratio and {percent(one.growth_part, 0)} {span(one.growth_interval)} in growth ({one.name}: {one.sharpe:.2f}, "
+        f"{percent(one.growth)} a year)."
+    )
+
+
+def sure(verdict: "Verdict") -> str:
+    """How much data speaks, and how much would have to."""
+    base = f"{length(verdict.years)} of bars" + (f" on each of {verdict.paths} paths" if verdict.paths > 1 else "")
+    low, high = verdict.sharpe_interval
+    said = f"This rests on {base}: the Sharpe ratio is {verdict.sharpe:.2f} [{low:.2f}, {high:.2f}] with a certainty of 95 %"
+    needed = verdict.years_needed
+    if verdict.hold.answer(verdict.level) not in (BETTER, WORSE) and math.isfinite(needed):
+        said += f"; a lead like this over buy & hold would need about {length(needed)} to be sure"
+    return said + "."
+
+
+def tried(verdict: "Verdict") -> str:
+    """How many looks, how many seeds."""
+    looks = "one agent has" if verdict.trials == 1 else f"{verdict.trials} agents have"
+    seeds = (
+        "one seed is an anecdote: train more"
+        if verdict.seeds == 1
+        else f"{verdict.seeds_better} of {verdict.seeds} seeds beat buy & hold (all are averaged, none was picked)"
+    )
+    deflated = "has no value" if math.isnan(verdict.deflated_sharpe) else f"is {verdict.deflated_sharpe:.3f}"
+    return f"{looks.capitalize()} been judged on these bars, so the deflated Sharpe ratio {deflated}; {seeds}."
+
+
+# --- numbers ----------------------------------------------------------------------------------------------------------
+
+
+def signed(one: "Difference", decimals: int) -> str:
+    """+0.31 [−0.10, 0.72]."""
+    low, high = one.interval
+    return f"{one.value:+.{decimals}f} [{low:+.{decimals}f}, {high:+.{decimals}f}]"
+
+
+def signed_percent(one: "Difference") -> str:
+    """+3.1 [−1.0, 7.2], of per cent."""
+    low, high = one.interval
+    return f"{100 * one.value:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]"
+
+
+def percent(value: float, decimals: int = 1) -> str:
+    """3.1 %."""
+    return f"{100 * value:.{decimals}f} %"
+
+
+def span(interval: tuple[float, float]) -> str:
+    """[95 %, 99 %]."""
+    return f"[{percent(interval[0], 0)}, {percent(interval[1], 0)}]"
+
+
+def chance(p: float) -> str:
+    """A probability as one reads it."""
+    if math.isnan(p):
+        return "unknown"
+    return "below 0.01 %" if p < 1e-4 else f"{100 * p:.2g} %"
+
+
+def length(years: float) -> str:
+    """Years, or months where there are few."""
+    if years >= 1.95:
+        return f"{years:,.0f} years" if years >= 9.95 else f"{years:.1f} years"
+    return f"{12 * years:.0f} months" if years >= 2 / 12 else f"{365.25 * years:.0f} days"
