@@ -1,5 +1,5 @@
 """Honest evaluation: figures of returns, how sure they are, which rows may judge an agent, and charts of all that."""
 
-from quantail.backtest import charts, holdout, metrics, significance, splits
+from quantail.backtest import baselines, charts, course, holdout, metrics, significance, splits, track, verdict
 
-__all__ = ["charts", "holdout", "metrics", "significance", "splits"]
+__all__ = ["baselines", "charts", "course", "holdout", "metrics", "significance", "splits", "track", "verdict"]

@@ -1,8 +1,8 @@
 """What an agent has to be compared with: simple policies, each through the same market with the same costs.
 
-Each is a rule that turns the closes of all rows, those before the course included, into orders; row t uses closes up to t. Rules
-for one asset are applied to each of several, with an A-th of the equity. Beside them stand the agent's own weights in another
-order: what luck with the same exposure, the same turnover and the same holding times would have earned.
+Each is a rule that turns the closes of all rows, those before the course included, into orders; row t uses closes up to t.
+Rules for one asset are applied to each of several, with an A-th of the equity. Beside them stand the agent's own weights in
+another order: what luck with the same exposure, the same turnover and the same holding times would have earned.
 """
 
 from collections.abc import Callable, Mapping
@@ -132,9 +132,9 @@ def drawn(course: Course, seed: int) -> Floats:
 def shuffled(course: Course, track: Track, seed: int = 0) -> Floats:
     """Net returns of the agent's own orders in another order: [T, P, S].
 
-    Each path's orders are cut once at a random row, and the later part comes first: the same weights, held as long and traded as
-    often, in other bars. Whoever earns no more than this has timed nothing. Cutting them into many pieces would add trades, and
-    let costs pass for skill.
+    Each path's orders are cut once at a random row, and the later part comes first: the same weights, held as long and traded
+    as often, in other bars. Whoever earns no more than this has timed nothing. Cutting them into many pieces would add trades,
+    and let costs pass for skill.
     """
     periods, paths, assets = shape_of(course)
     count = int(np.clip(PORTFOLIOS // paths, LEAST_SHUFFLES, MOST_SHUFFLES))

@@ -1,8 +1,8 @@
 """Where a policy is judged: a stretch of a market, lived through once, from cash at its beginning to its last bar.
 
 Every policy walks the same course: same bars, same fills, same costs. One that decides for itself gets observations
-(`Course.env`), one whose decisions are known is told them (`Course.told`). Decisions at rows d … d + T − 1 earn the T returns of
-the rows after them; what lies before row d may be known, and may have warmed a memory, but earns nothing.
+(`Course.env`), one whose decisions are known is told them (`Course.told`). Decisions at rows d … d + T − 1 earn the T returns
+of the rows after them; what lies before row d may be known, and may have warmed a memory, but earns nothing.
 """
 
 from collections.abc import Callable
@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from quantail.backtest.series import Floats, Times
@@ -20,7 +19,7 @@ from quantail.errors import InputError
 from quantail.market.actions import Wanted
 from quantail.market.costs import Costs, scaled
 from quantail.market.env import MarketEnv
-from quantail.market.series import Bars, Features
+from quantail.market.series import Bars
 from quantail.market.world import Recorded, Synthetic, World
 from quantail.types import Box
 
@@ -129,8 +128,8 @@ def recorded(
     market: MarketEnv, world: Recorded, wrapped: Callable[[MarketEnv], TensorEnv], rows: range | None, memory: int
 ) -> Course:
     """A stretch of bars that happened."""
-    warmup = world.features.warmup
-    rows = range(warmup + 1, len(world.history)) if rows is None else rows
+    warmup, inside = world.features.warmup, world.within or range(len(world.history))
+    rows = range(max(warmup, inside.start) + 1, inside.stop) if rows is None else rows
     first = rows.start - 1
     if rows.step != 1 or not warmup <= first or rows.stop > len(world.history):
         raise InputError(
@@ -139,26 +138,24 @@ def recorded(
         )
     enough(len(rows))
     begin = max(first - memory, warmup)
-    before = along(market, part(world, begin, first + 1), 1) if begin < first else None
-    return Course(along(market, part(world, first, rows.stop), 1), wrapped, before, world.history.rows(0, rows.stop), first)
-
-
-def part(world: Recorded, first: int, stop: int) -> Recorded:
-    """The bars before `stop`, in which nothing begins before row `first`: older ones still say what trading costs."""
-    features = Features(world.features.values[:stop], world.features.names, first)
-    tradable = None if world.tradable is None else world.tradable[:stop]
-    return Recorded(world.history.rows(0, stop), features, tradable)
+    before = along(market, replace(world, within=range(begin, first + 1)), 1) if begin < first else None
+    whole = along(market, replace(world, within=range(first, rows.stop)), 1)
+    return Course(whole, wrapped, before, world.history.rows(0, rows.stop), first)
 
 
 def along(market: MarketEnv, world: World, paths: int) -> MarketEnv:
-    """The market's terms over a whole stretch, once: fixed start, cash, the same costs for all."""
+    """The market's terms over a whole stretch, once: fixed start, cash, the same costs for all.
+
+    Time left is shown as it was in training, as a share of an episode there.
+    """
+    episode = market.episode
     return MarketEnv(
         paths,
         world,
         costs=replace(market.costs, randomized_from=1.0, randomized_to=1.0),
         rules=market.rules,
         reward=market.reward,
-        episode=replace(market.episode, length=0, starts="fixed", random_position=False),
+        episode=replace(episode, length=0, starts="fixed", random_position=False, horizon=episode.horizon or episode.length),
         dtype=market.dtype,
         device=market.device,
     )
@@ -188,8 +185,3 @@ def forward_filled(prices: Floats) -> Floats:
     row = np.maximum(row, known.argmax(axis=0))
     filled: Floats = np.take_along_axis(prices, row, axis=0)
     return filled
-
-
-def orders_tensor(orders: Floats, market: MarketEnv) -> Tensor:
-    """[T, B, A] on the market's device."""
-    return torch.from_numpy(np.ascontiguousarray(orders)).to(market.device)

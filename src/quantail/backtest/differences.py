@@ -45,7 +45,7 @@ def difference(against: str, what: str, ours: Sequence[Floats], theirs: Sequence
 
 
 def timing(nets: Sequence[Floats], shuffles: Sequence[Floats], year: float) -> Difference:
-    """The agent's Sharpe ratio less the mean one of its own weights in another order: nets [T, P], shuffles [T, P, S] of each."""
+    """The Sharpe ratio less the mean one of the agent's weights in another order: nets [T, P], shuffles [T, P, S] of each."""
     left = np.mean([sharpe_influence(net) for net in nets], axis=0)
     right = np.mean([np.mean([sharpe_influence(one) for one in np.moveaxis(each, 2, 0)], axis=0) for each in shuffles], axis=0)
     return compared(SHUFFLED, "Sharpe ratio", left, right, math.sqrt(year))

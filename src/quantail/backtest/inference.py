@@ -43,10 +43,10 @@ class Estimate(NamedTuple):
 def judged(x: Floats, value: float | None = None) -> Estimate:
     """A mean and the chance of it by luck, the larger one of two tests'.
 
-    x [T, P] -> `Estimate`. The t-test of group means, t = m̄/√(Σ(m_g − m̄)²/(G(G − 1))) with G − 1 degrees of freedom (Ibragimov &
-    Müller 2010), minds dependence; Φ(SR/SE(SR)) of all x (Mertens 2002) minds skewness: many small gains before the first large
-    loss look surer than they are. `value`, of which the x are influence values, takes the place of their mean. Values that are
-    0 everywhere are no evidence.
+    x [T, P] -> `Estimate`. The t-test of group means, t = m̄/√(Σ(m_g − m̄)²/(G(G − 1))) with G − 1 degrees of freedom
+    (Ibragimov & Müller 2010), minds dependence; Φ(SR/SE(SR)) of all x (Mertens 2002) minds skewness: many small gains before
+    the first large loss look surer than they are. `value`, of which the x are influence values, takes the place of their mean.
+    Values that are 0 everywhere are no evidence.
     """
     array = as_numbers("x", x, ("T", "P"))
     means = group_means(array)
@@ -63,7 +63,7 @@ def judged(x: Floats, value: float | None = None) -> Estimate:
 
 
 def group_means(x: Floats) -> Floats:
-    """[T, P] -> [G]: means of the paths, if there are at least 16; else each path is cut into equal stretches of time, so that there
+    """[T, P] -> [G]: means of the paths, if there are at least 16; else each is cut into equal stretches of time, so that there
     are 16 in all, fewer where a stretch would have less than 4 periods.
     """
     periods, paths = x.shape
@@ -77,16 +77,16 @@ def group_means(x: Floats) -> Floats:
 
 
 def sharpe_influence(returns: Floats) -> Floats:
-    """z − ½·SR·(z² − 1) + SR, z = (r − r̄)/s: values whose mean is the Sharpe ratio   (Mertens 2002; delta method).
+    """SR + z − ½·SR·(z² − mean z²), z = (r − r̄)/s: values whose mean is the Sharpe ratio   (Mertens 2002; delta method).
 
     returns [T, P] -> [T, P] around the one ratio of all of them, per period; NaN where they never change.
     """
-    s = returns.std()
+    s = returns.std(ddof=1)
     if s <= STILL * float(np.abs(returns).max()):
         return np.full_like(returns, np.nan)
     z = (returns - returns.mean()) / s
-    ratio = returns.mean() / s
-    values: Floats = z - 0.5 * ratio * (z * z - 1) + ratio
+    ratio, square = returns.mean() / s, z * z
+    values: Floats = ratio + z - 0.5 * ratio * (square - square.mean())
     return values
 
 

@@ -1,8 +1,8 @@
 """The strongest policy that is known in a market whose truth is known: the Bayes filter, its size and patience searched.
 
 The filter knows the market's parameters and sees only closes. Its position is proportional to the drift that it expects, and
-moved only by a least step; both numbers are chosen on paths of their own, drawn with another seed, for the greatest growth
-after costs. So no test path has helped to choose them.
+moved only by a least step; both numbers are chosen on paths of their own, of the training part and another seed, for the
+greatest growth after costs. So no test path has helped to choose them.
 """
 
 from dataclasses import replace
@@ -48,7 +48,7 @@ def strongest(course: Course) -> Known | None:
     if not isinstance(world, Synthetic) or not isinstance(world.model, HiddenDrift | BullBear) or world.assets > 1:
         return None
     rules, cost = course.market.rules, course.market.costs.one_way_bps
-    apart = replace(world, paths=SEARCH_PATHS, bars=SEARCH_BARS, seed=world.seed + SEED_APART)
+    apart = replace(world, paths=SEARCH_PATHS, bars=SEARCH_BARS, seed=world.seed + SEED_APART, part="train")
     drawn, _ = apart.drawn(0, torch.device("cpu"))
     low, high = (side * rules.leverage for side in sides(rules))
     scale, band = (part.ravel() for part in torch.meshgrid(torch.tensor(SCALES), torch.tensor(BANDS), indexing="ij"))

@@ -1,7 +1,7 @@
 """Walking a course row by row: an agent that sees and decides, or orders that are told. What a row gave is kept, unread.
 
-A portfolio that is ruined has come to its end: from then on it holds nothing, earns 0 and pays 0, whatever the environment, which
-starts another episode, makes of it.
+A portfolio that is ruined has come to its end: from then on it holds nothing, earns 0 and pays 0, whatever the environment,
+which starts another episode, makes of it.
 """
 
 from collections.abc import Sequence
@@ -51,7 +51,7 @@ class Walk(NamedTuple):
 
     @torch.no_grad()
     def rows(self, memory: Memory, count: int, fresh: bool) -> tuple[dict[str, Any], Memory]:
-        """So many rows, with the memory emptied before the first if it is `fresh`: what they gave [T, B, ...], the memory after."""
+        """So many rows, the memory emptied before the first if it is `fresh`: what they gave [T, B, ...], the memory after."""
         env, market = self.env, peeled(self.env)[0]
         luck, choice = (generator(self.seed, stream, 0, env.device) for stream in (Stream.PLAY, Stream.PLAY_ACT))
         state, obs, mask = started(env, normal((env.num_envs, env.noise_dim), luck))

@@ -1,10 +1,10 @@
 """The verdict: what a backtest allows to say about an agent, as a record, and in plain words.
 
 "Skill" is claimed only if three things hold at once, each at a chance of 1 % to be luck (less, the more agents were tried on
-the same bars): it earns more than cash after costs; its Sharpe ratio is above that of buying and holding; and above that of its own
-weights in another order, which have the same exposure, the same turnover and the same costs. The first alone may be a rising
-market, the second alone a smaller position or a falling market, the third alone too little to pay for the trouble. Everything else
-is "no skill found", which is not "no skill": it says what the data can carry.
+the same bars): it earns more than cash after costs; its Sharpe ratio is above that of buying and holding; and above that of
+its own weights in another order, which have the same exposure, the same turnover and the same costs. The first alone may be a
+rising market, the second alone a smaller position or a falling market, the third alone too little to pay for the trouble.
+Everything else is "no skill found", which is not "no skill": it says what the data can carry.
 """
 
 import math
@@ -224,7 +224,7 @@ def check_same(tracks: Sequence[Track], rivals: Mapping[str, Rival], shuffles: S
         raise InputError(f"{len(tracks)} tracks and {len(shuffles)} shuffles; needs at least one track, and shuffles of each")
     shape = tracks[0].net.shape
     others = (
-        [track.net.shape for track in tracks] + [one.net.shape for one in rivals.values()] + [s.shape[:2] for s in shuffles]
+        {one.net.shape for one in tracks} | {one.net.shape for one in rivals.values()} | {one.shape[:2] for one in shuffles}
     )
     if missing := [name for name in (HOLD, CASH) if name not in rivals]:
         raise InputError(f"rivals has no {missing[0]}; needs the baselines of the same course")

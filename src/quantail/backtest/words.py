@@ -3,10 +3,10 @@
 import math
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from quantail.backtest.verdict import Asked, Difference, Known, Tail, Verdict
+from quantail.backtest.differences import BETTER, WORSE, Difference
 
-BETTER, WORSE = "better", "worse"
+if TYPE_CHECKING:
+    from quantail.backtest.verdict import Asked, Known, Tail, Verdict
 
 
 def headline(verdict: "Verdict") -> str:
@@ -14,7 +14,7 @@ def headline(verdict: "Verdict") -> str:
     if math.isnan(verdict.sharpe):
         return "No skill found: it never held anything that moved."
     if verdict.skill:
-        return f"Skill found: after costs its Sharpe ratio is {verdict.hold.value:.2f} above that of buy & hold, and it is no luck."
+        return f"Skill found: after costs its Sharpe ratio is {verdict.hold.value:.2f} above that of buy & hold, beyond luck."
     if verdict.cash.answer(verdict.level) == WORSE:
         return "No skill found: it loses money after costs."
     return "No skill found."
@@ -87,8 +87,8 @@ def known(one: "Known") -> str:
     if math.isnan(one.sharpe_part):
         return f"The strongest known policy here ({one.name}) earns nothing to be compared with."
     return (
-        f"Of the strongest policy that is known here it reaches {percent(one.sharpe_part, 0)} {span(one.sharpe_interval)} in Sharpe "
-        f"ratio and {percent(one.growth_part, 0)} {span(one.growth_interval)} in growth ({one.name}: {one.sharpe:.2f}, "
+        f"Of the strongest policy that is known here it reaches {percent(one.sharpe_part, 0)} {span(one.sharpe_interval)} in "
+        f"Sharpe ratio and {percent(one.growth_part, 0)} {span(one.growth_interval)} in growth ({one.name}: {one.sharpe:.2f}, "
         f"{percent(one.growth)} a year)."
     )
 
@@ -119,13 +119,13 @@ def tried(verdict: "Verdict") -> str:
 # --- numbers ----------------------------------------------------------------------------------------------------------
 
 
-def signed(one: "Difference", decimals: int) -> str:
+def signed(one: Difference, decimals: int) -> str:
     """+0.31 [−0.10, 0.72]."""
     low, high = one.interval
     return f"{one.value:+.{decimals}f} [{low:+.{decimals}f}, {high:+.{decimals}f}]"
 
 
-def signed_percent(one: "Difference") -> str:
+def signed_percent(one: Difference) -> str:
     """+3.1 [−1.0, 7.2], of per cent."""
     low, high = one.interval
     return f"{100 * one.value:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]"
