@@ -61,7 +61,7 @@ class Ragged(TensorEnv):
 
     def step(self, state: World, action: Tensor, noise: Tensor) -> tuple[World, Step]:
         noise = noise.double()
-        restart = state.done & ~torch.tensor(self.same_step)
+        restart = state.done & ~torch.full((), self.same_step)
         pushed = action.double().reshape(self.num_envs, -1).sum(-1, keepdim=True)
         moved = 0.5 * state.x + noise + 0.1 * pushed + 1.5
         x = torch.where(restart[:, None], 3 + 2 * noise, moved)

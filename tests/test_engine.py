@@ -1,9 +1,11 @@
 """Whoever executes it, an iteration is the same. Captured graphs are played on the CPU: a record that runs again in place."""
 
+import contextlib
 import dataclasses
 
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 
 from quantail import engine
 from quantail.config import (
@@ -20,6 +22,7 @@ from quantail.engine import Graphed, can_compile, chosen
 from quantail.envs.oracles import HiddenRegime
 from quantail.errors import ConfigError
 from quantail.loop import begin, make_agent, train
+from quantail.optim import gated
 from quantail.trees import flatten, tree_map
 from rivers import Ragged, settings
 
@@ -70,7 +73,7 @@ def trained(config, env, monkeypatch=None, iterations=5):
     agent = make_agent(config, env)
     progress, device = begin(config, env, agent), None
     if monkeypatch is not None:
-        device = Played(lambda: [*agent.parameters(), *engine_moments(progress.optimizer)])
+        device = Played(lambda: [*agent.parameters(), *gated.moved_by(progress.optimizer, [])])
         monkeypatch.setattr(engine, "chosen", lambda kind, env: "graph")
         monkeypatch.setattr(engine, "Shared", lambda: device)
         monkeypatch.setattr(engine, "can_compile", lambda device: False)
@@ -80,12 +83,6 @@ def trained(config, env, monkeypatch=None, iterations=5):
     for report, _ in zip(train(config, env, progress=progress), range(iterations), strict=False):
         found.append({name: value for name, value in report.metrics.items() if not name.startswith("time/")})
     return found, [p.detach().clone() for p in agent.parameters()], device
-
-
-def engine_moments(optimizer):
-    from quantail.optim.gated import moved_by
-
-    return moved_by(optimizer, [])
 
 
 @pytest.mark.parametrize("name", SETTINGS)
@@ -131,6 +128,52 @@ def test_what_one_graph_gives_another_reads_where_it_lies():
     assert captured.inputs[0] is next(iter(first.seen.values())).given
     other = torch.full((3,), 7.0)
     torch.testing.assert_close(second(other), other + 1, rtol=0, atol=0)
+
+
+class Offline(TorchFunctionMode):
+    """Refuses whatever crosses between host and device: what is read there, and what is written from here."""
+
+    READ = tuple(getattr(torch.Tensor, name) for name in ("item", "tolist", "nonzero", "numpy", "cpu", "masked_select"))
+    READ = (*READ, *(getattr(torch.Tensor, f"__{name}__") for name in ("bool", "float", "int", "index")), torch.nonzero)
+    WRITTEN = (torch.tensor, torch.as_tensor, torch.from_numpy, torch.Tensor.new_tensor)
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        assert function not in self.READ, f"{function} waits for the device"
+        assert function not in self.WRITTEN or isinstance(args[0], torch.Tensor), f"{function} copies to the device"
+        if function is torch.Tensor.__getitem__:
+            keys = args[1] if isinstance(args[1], tuple) else (args[1],)
+            assert not any(isinstance(key, torch.Tensor) and key.dtype == torch.bool for key in keys), "a mask picks rows"
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("name", sorted({*SETTINGS} - {"gated"}))  # whose counters are on the host here, and only here
+def test_what_is_captured_never_crosses_between_host_and_device(name, monkeypatch):
+    """On the CPU, with every shortcut that only the CPU may take forbidden; the first call, which is not captured, may."""
+    config, action = SETTINGS[name], {"recurrent": "tanh", "many parts": "choices"}.get(name, "real")
+    config = dataclasses.replace(config, engine=EngineConfig("eager"))
+    for module in ("functional.checks", "optim.gated", "update"):
+        monkeypatch.setattr(f"quantail.{module}.free_to_look", lambda flag: False)
+    for module in ("lstm", "gru", "scan"):
+        monkeypatch.setattr(f"quantail.kernels.{module}.reset_rows", lambda start: [True] * start.shape[-2])
+
+    def offline(function):
+        first = iter([contextlib.nullcontext()])
+
+        def run(*parts):
+            with next(first, Offline()):
+                return function(*parts)
+
+        return run
+
+    def plain_step(optimizer, step=gated._step):  # an optimizer's own counters are on the host here, and only here
+        with torch._C.DisableTorchFunction():
+            step(optimizer)
+
+    monkeypatch.setattr(gated, "_step", plain_step)
+    plain = engine.with_matmuls
+    monkeypatch.setattr(engine, "with_matmuls", lambda kind, function: offline(plain(kind, function)))
+    monkeypatch.setattr(engine, "on_device", lambda env: True)
+    trained(config, Ragged(action), iterations=3)
 
 
 def test_auto_is_eager_without_a_device_and_a_graph_needs_one():

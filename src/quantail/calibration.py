@@ -5,6 +5,8 @@ rows by how their episode went on, say those that were seen to end, would prefer
 a large rollout every k-th environment is enough.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -35,7 +37,7 @@ def calibration_metrics(agent: Agent, rollout: Rollout, estimates: Estimates, al
     if agent.values.kind == "scalar":
         return found
     shares = share_below(predicted_quantiles(agent, estimates, rows), realised, weight)
-    levels = torch.tensor(LEVELS, dtype=torch.float64, device=shares.device)
+    levels = on_device(LEVELS, shares.device)
     return (
         found
         | {"critic/cvar_predicted": predicted_cvar(agent, estimates, weight, alpha, rows)}
@@ -50,9 +52,14 @@ def judged_rows(steps: int, envs: int) -> tuple[slice, slice]:
     return slice(None, half), slice(None, None, max(1, -(-half * envs // JUDGED)))
 
 
+def on_device(values: Sequence[float], device: torch.device) -> Tensor:
+    """Numbers of ours, written there: a copy from the host is nothing that a captured graph can do."""
+    return torch.cat([torch.full((1,), value, dtype=torch.float64, device=device) for value in values])
+
+
 def predicted_quantiles(agent: Agent, estimates: Estimates, rows: tuple[slice, slice]) -> Tensor:
     """The rows' laws at `LEVELS`, [rows, B, K]."""
-    law, levels = estimates.law, torch.tensor(LEVELS, dtype=torch.float64, device=estimates.realised.device)
+    law, levels = estimates.law, on_device(LEVELS, estimates.realised.device)
     if agent.values.kind == "categorical":
         return interpolate_atoms(law.masses[rows], law.locations, levels)
     return interpolate_quantiles(law.locations[rows], agent.values.levels, levels)

@@ -74,7 +74,7 @@ def engine_for(
 
     step = Stepper(agent, optimizer, config, loss_terms)
     parts: list[Function] = [collected, understood, summed, step]
-    if env.device.type == "cuda":
+    if on_device(env):
         parts = [with_matmuls(config.engine.matmul, part) for part in parts]
     if kind == "graph":
         shared = Shared()
@@ -82,15 +82,20 @@ def engine_for(
     return Engine(kind, *counted(config, *parts[:3]), step if parts[3] is step else Executed(step, parts[3]))
 
 
+def on_device(env: TensorEnv) -> bool:
+    """Whether the host has to wait to see what happens."""
+    return env.device.type == "cuda"
+
+
 def chosen(kind: str, env: TensorEnv) -> str:
     """The engine's name, `auto` made up."""
-    on_device = env.device.type == "cuda" and env.is_pure
-    if kind == "graph" and not on_device:
+    replayed = on_device(env) and env.is_pure
+    if kind == "graph" and not replayed:
         raise ConfigError(
             f"engine.kind='graph' captures what a CUDA device does, and {type(env).__name__} lives on {env.device.type}"
             f"{'' if env.is_pure else ' and outside of torch'}; use a native environment on a device, or engine.kind='auto'"
         )
-    return ("graph" if on_device else "eager") if kind == "auto" else kind
+    return ("graph" if replayed else "eager") if kind == "auto" else kind
 
 
 def can_compile(device: torch.device) -> bool:

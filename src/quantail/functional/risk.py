@@ -99,7 +99,7 @@ def cvar_weights(taus: Tensor, alpha: float) -> Tensor:
     """
     check_number("alpha", alpha, 0.0, 1.0, low_open=True)
     check_levels("taus", taus)
-    return area_weights(taus, torch.tensor([alpha], dtype=torch.float64, device=taus.device))[0] / alpha
+    return area_weights(taus, torch.full((1,), alpha, dtype=torch.float64, device=taus.device))[0] / alpha
 
 
 def area_weights(taus: Tensor, u: Tensor) -> Tensor:
