@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from quantail.functional.quantile import tail_levels
-from quantail.kernels import lstm_sequence, returns, roads
+from quantail.kernels import gru_sequence, lstm_sequence, returns, roads
 from quantail.kernels.quantile import quantile_huber_loss
 from quantail.types import Law
 
@@ -111,7 +111,7 @@ def backwards() -> Iterator[tuple[str, Case]]:
 
 def cases() -> Iterator[tuple[str, Case]]:
     """Every line, made when its turn comes."""
-    for name, layer in {"lstm": Memory(lstm_sequence, 4, 2)}.items():
+    for name, layer in {"lstm": Memory(lstm_sequence, 4, 2), "gru": Memory(gru_sequence, 3, 1, 1)}.items():
         for dtype in (torch.float32, torch.bfloat16):
             yield from recurrent(name, layer, dtype)
     yield from loss()

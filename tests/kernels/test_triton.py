@@ -10,7 +10,7 @@ from kernels.judges import ragged, results_and_gradients
 from quantail.errors import InputError
 from quantail.functional import quantile as plain_quantile
 from quantail.functional import returns as plain_returns
-from quantail.kernels import lstm_sequence
+from quantail.kernels import gru_sequence, lstm_sequence
 from quantail.types import Law
 
 pytestmark = pytest.mark.skipif(
@@ -45,12 +45,12 @@ def close(found, expected, digits):
 
 
 def on_gpu(kind):
-    from quantail.kernels.gpu import lstm
+    from quantail.kernels.gpu import gru, lstm
 
-    return {"lstm": lstm.lstm_sequence}[kind]
+    return {"lstm": lstm.lstm_sequence, "gru": gru.gru_sequence}[kind]
 
 
-KINDS = {"lstm": (lstm_sequence, (4, 2))}
+KINDS = {"lstm": (lstm_sequence, (4, 2)), "gru": (gru_sequence, (3, 1, H))}  # kernel; blocks, states, further vectors
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -105,6 +105,16 @@ def test_gradients_of_the_last_state_alone_reach_every_input(road, kind):
     for index in range(1, 1 + shape[1]):
         expected = torch.autograd.grad(plain(exact[0], start, *exact[1:])[index].sum(), exact)
         close(torch.autograd.grad(on_gpu(kind)(leaves[0], start, *leaves[1:])[index].sum(), leaves), expected, 2e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_second_derivative_is_refused(road, kind):
+    arguments, start = scenes(*KINDS[kind][1])
+    leaves = [part.requires_grad_() for part in arguments]
+    value = on_gpu(kind)(leaves[0], start, *leaves[1:])[0].square().sum()
+    (slope,) = torch.autograd.grad(value, leaves[0], create_graph=True)
+    with pytest.raises(InputError, match=f"{kind}_sequence has no second derivative"):
+        torch.autograd.grad(slope.sum(), leaves[1])
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -8,7 +8,7 @@ import torch
 from kernels.judges import ragged, results_and_gradients
 from quantail.functional import quantile as plain_quantile
 from quantail.functional import returns as plain_returns
-from quantail.kernels import lstm_sequence, returns, roads
+from quantail.kernels import gru_sequence, lstm_sequence, returns, roads
 from quantail.kernels.quantile import quantile_huber_loss
 from quantail.types import Law
 
@@ -17,7 +17,7 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available() or find_spec("triton") is None, reason="needs a CUDA device and Triton"),
 ]
 T, B, F = 9, 203, 7
-KINDS = {"lstm": (lstm_sequence, (4, 2))}
+KINDS = {"lstm": (lstm_sequence, (4, 2)), "gru": (gru_sequence, (3, 1, 1))}  # kernel; blocks, states, further vectors
 SIZES = (16, 32, 50, 64, 128, 256)
 
 

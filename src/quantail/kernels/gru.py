@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from quantail.kernels.roads import exactly, takes_triton
 from quantail.kernels.sequence import (
     add_product_,
     apply,
@@ -38,11 +39,16 @@ def gru_sequence(
     check_weight("w_h", w_h, x, (3 * hidden, hidden), "three gates of the memory, memory")
     check_weight("b", b, x, (3 * hidden,), "three gates of the memory")
     check_weight("b_hn", b_hn, x, (hidden,), "memory")
+    if x.ndim == 3 and takes_triton(h0, w_x, w_h, b, b_hn):
+        from quantail.kernels.gpu.gru import gru_sequence as on_gpu
+
+        return on_gpu(x, start, h0, w_x, w_h, b, b_hn)
     # Four blocks r, z, u, n: u = W_hn·h + b_hn sees no input, and lies beside r and z so that W_h·h is one product.
     gates_x, new_x = torch.split(w_x, [2 * hidden, hidden], -2)
     gates_b, new_b = torch.split(b, [2 * hidden, hidden], -1)
     w4 = torch.cat([gates_x, torch.zeros_like(new_x), new_x], -2)
-    h, _ = apply(_Gru, x, start, h0, w4, w_h, torch.cat([gates_b, b_hn, new_b], -1))
+    with exactly(x):
+        h, _ = apply(_Gru, x.to(h0.dtype), start, h0, w4, w_h, torch.cat([gates_b, b_hn, new_b], -1))
     return h, h.select(-3, -1)
 
 

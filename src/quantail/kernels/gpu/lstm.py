@@ -10,7 +10,7 @@ from torch.autograd import Function
 from quantail.kernels.gpu import launch
 from quantail.kernels.gpu.device.lstm import row_backward, row_forward, sequence_backward, sequence_forward
 from quantail.kernels.roads import product_dtype
-from quantail.kernels.sequence import apply
+from quantail.kernels.sequence import apply, refuse_second_derivative
 
 
 def lstm_sequence(
@@ -166,6 +166,11 @@ def _(
     state = dh_last.new_empty(dh_last.shape)
     weights = (weight.new_empty(weight.shape) for weight in (w_x, w_h, w_x[:, 0]))
     return dx, state, torch.empty_like(state), *weights
+
+
+@lstm_backward.register_autograd
+def _(ctx: Any, *_: Any) -> None:
+    refuse_second_derivative("lstm_sequence")
 
 
 def _each_row_backward(
