@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from quantail.functional.quantile import tail_levels
-from quantail.kernels import gru_sequence, lstm_sequence, returns, roads
+from quantail.kernels import gru_sequence, lstm_sequence, mingru_sequence, returns, roads
 from quantail.kernels.quantile import quantile_huber_loss
 from quantail.types import Law
 
@@ -55,12 +55,20 @@ def quiet(call: Callable[[], object]) -> Callable[[], object]:
 
 
 class Memory(NamedTuple):
-    """A layer: its kernel, its blocks of gates, its states, and weights of [H] beyond W_x, W_h, b."""
+    """A layer: its kernel, its blocks of gates, its states, the width of W_h in memories, and weights of [H] beyond b."""
 
     kernel: Callable[..., tuple[Tensor, ...]]
     blocks: int
     states: int
+    recurrent: int
     more: int = 0
+
+
+LAYERS = {
+    "lstm": Memory(lstm_sequence, 4, 2, 1),
+    "gru": Memory(gru_sequence, 3, 1, 1, 1),
+    "mingru": Memory(mingru_sequence, 2, 1, 0),
+}
 
 
 def recurrent(name: str, layer: Memory, dtype: torch.dtype) -> Iterator[tuple[str, Case]]:
@@ -69,9 +77,9 @@ def recurrent(name: str, layer: Memory, dtype: torch.dtype) -> Iterator[tuple[st
     start = torch.rand(TIME, ENVS, device="cuda") < STARTS
     memory = [torch.zeros(ENVS, HIDDEN, device="cuda") for _ in range(layer.states)]
     width = layer.blocks * HIDDEN
-    shapes = [(width, INPUTS), (width, HIDDEN), (width,), *[(HIDDEN,)] * layer.more]
+    shapes = [(width, INPUTS), *[(width, HIDDEN)] * layer.recurrent, (width,), *[(HIDDEN,)] * layer.more]
     weights = [(0.1 * torch.randn(shape, device="cuda")).requires_grad_() for shape in shapes]
-    products, size = 2 * ROWS * width * (HIDDEN + INPUTS), dtype.itemsize
+    products, size = 2 * ROWS * width * (layer.recurrent * HIDDEN + INPUTS), dtype.itemsize
 
     def rows(count: int) -> Tensor:
         with torch.autocast("cuda", torch.bfloat16, enabled=dtype == torch.bfloat16):
@@ -111,7 +119,7 @@ def backwards() -> Iterator[tuple[str, Case]]:
 
 def cases() -> Iterator[tuple[str, Case]]:
     """Every line, made when its turn comes."""
-    for name, layer in {"lstm": Memory(lstm_sequence, 4, 2), "gru": Memory(gru_sequence, 3, 1, 1)}.items():
+    for name, layer in LAYERS.items():
         for dtype in (torch.float32, torch.bfloat16):
             yield from recurrent(name, layer, dtype)
     yield from loss()

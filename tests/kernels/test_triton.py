@@ -10,7 +10,7 @@ from kernels.judges import ragged, results_and_gradients
 from quantail.errors import InputError
 from quantail.functional import quantile as plain_quantile
 from quantail.functional import returns as plain_returns
-from quantail.kernels import gru_sequence, lstm_sequence
+from quantail.kernels import gru_sequence, lstm_sequence, mingru_sequence
 from quantail.types import Law
 
 pytestmark = pytest.mark.skipif(
@@ -28,11 +28,12 @@ def road(request, monkeypatch):
     monkeypatch.setattr(launch, "stays", lambda *_: request.param == "whole")
 
 
-def scenes(blocks, states, *more):
+def scenes(blocks, states, recurrent, *more):
     """x, states, weights, and starts of every sort."""
     torch.manual_seed(1)
     x, memory = torch.randn(T, B, F), [torch.randn(B, H) for _ in range(states)]
-    weights = [0.5 * torch.randn(blocks * H, F), 0.5 * torch.randn(blocks * H, H), torch.randn(blocks * H)]
+    w_h = [0.5 * torch.randn(blocks * H, recurrent)] * bool(recurrent)
+    weights = [0.5 * torch.randn(blocks * H, F), *w_h, torch.randn(blocks * H)]
     start = torch.rand(T, B) < 0.2
     start[:, :5] = ragged(T)
     return [x, *memory, *weights, *(torch.randn(n) for n in more)], start
@@ -45,12 +46,13 @@ def close(found, expected, digits):
 
 
 def on_gpu(kind):
-    from quantail.kernels.gpu import gru, lstm
+    from quantail.kernels.gpu import gru, lstm, mingru
 
-    return {"lstm": lstm.lstm_sequence, "gru": gru.gru_sequence}[kind]
+    return {"lstm": lstm.lstm_sequence, "gru": gru.gru_sequence, "mingru": mingru.mingru_sequence}[kind]
 
 
-KINDS = {"lstm": (lstm_sequence, (4, 2)), "gru": (gru_sequence, (3, 1, H))}  # kernel; blocks, states, further vectors
+# the torch road; blocks, states, width of W_h, further vectors
+KINDS = {"lstm": (lstm_sequence, (4, 2, H)), "gru": (gru_sequence, (3, 1, H, H)), "mingru": (mingru_sequence, (2, 1, 0))}
 
 
 @pytest.mark.parametrize("kind", KINDS)

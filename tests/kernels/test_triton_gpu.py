@@ -8,7 +8,7 @@ import torch
 from kernels.judges import ragged, results_and_gradients
 from quantail.functional import quantile as plain_quantile
 from quantail.functional import returns as plain_returns
-from quantail.kernels import gru_sequence, lstm_sequence, returns, roads
+from quantail.kernels import gru_sequence, lstm_sequence, mingru_sequence, returns, roads
 from quantail.kernels.quantile import quantile_huber_loss
 from quantail.types import Law
 
@@ -17,17 +17,19 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available() or find_spec("triton") is None, reason="needs a CUDA device and Triton"),
 ]
 T, B, F = 9, 203, 7
-KINDS = {"lstm": (lstm_sequence, (4, 2)), "gru": (gru_sequence, (3, 1, 1))}  # kernel; blocks, states, further vectors
+# kernel; blocks, states, width of W_h in memories, further vectors
+KINDS = {"lstm": (lstm_sequence, (4, 2, 1)), "gru": (gru_sequence, (3, 1, 1, 1)), "mingru": (mingru_sequence, (2, 1, 0))}
 SIZES = (16, 32, 50, 64, 128, 256)
 
 
-def scenes(hidden, blocks, states, *more, envs=B):
+def scenes(hidden, blocks, states, recurrent, *more):
     """x, states, weights, and starts of every sort."""
     torch.manual_seed(1)
-    x, memory = torch.randn(T, envs, F), [torch.randn(envs, hidden) for _ in range(states)]
+    x, memory = torch.randn(T, B, F), [torch.randn(B, hidden) for _ in range(states)]
     size = hidden**-0.5
-    weights = [torch.randn(blocks * hidden, F), size * torch.randn(blocks * hidden, hidden), torch.randn(blocks * hidden)]
-    start = torch.rand(T, envs) < 0.1
+    w_h = [size * torch.randn(blocks * hidden, hidden)] * recurrent
+    weights = [torch.randn(blocks * hidden, F), *w_h, torch.randn(blocks * hidden)]
+    start = torch.rand(T, B) < 0.1
     start[:, :5] = ragged(T)
     return [part.cuda() for part in [x, *memory, *weights, *(torch.randn(n * hidden) for n in more)]], start.cuda()
 

@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from quantail.functional.checks import bad_shape, check_rank, check_shape
+from quantail.kernels.roads import exactly, takes_triton
 from quantail.kernels.sequence import (
     apply,
     check_dtype,
@@ -31,7 +32,12 @@ def mingru_sequence(x: Tensor, start: Tensor, h0: Tensor, w_x: Tensor, b: Tensor
     hidden = h0.shape[-1]
     check_weight("w_x", w_x, x, (2 * hidden, x.shape[-1]), "gate and candidate of the memory, inputs")
     check_weight("b", b, x, (2 * hidden,), "gate and candidate of the memory")
-    gate, candidate = project(x, w_x, b).chunk(2, -1)
+    if x.ndim == 3 and takes_triton(h0, w_x, b):
+        from quantail.kernels.gpu.mingru import mingru_sequence as on_gpu
+
+        return on_gpu(x, start, h0, w_x, b)
+    with exactly(x):
+        gate, candidate = project(x.to(h0.dtype), w_x, b).chunk(2, -1)
     # 1 − σ(y) = σ(−y), without the cancellation where the gate is nearly closed
     h = linear_scan(torch.sigmoid(-gate), torch.sigmoid(gate) * candidate, start, h0)
     return h, h.select(-3, -1)

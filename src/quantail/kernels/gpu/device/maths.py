@@ -25,6 +25,14 @@ def stored_gate(v):
 
 
 @triton.jit
+def both_sides(a):
+    """-> σ(a) and 1 − σ(a), both to all their digits."""
+    e = tl.exp(-tl.abs(a))
+    small = e / (1 + e)
+    return tl.where(a < 0, small, 1 - small), tl.where(a < 0, 1 - small, small)
+
+
+@triton.jit
 def tanh(x):
     """To 2e-7, also of small numbers: there a series, since 1 − e^(−2x) would lose their digits."""
     e = tl.exp(-2 * tl.abs(x))
