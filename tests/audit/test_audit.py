@@ -9,6 +9,7 @@ import torch
 from market.worlds import bars_of
 from quantail.audit import QUESTIONS, accounts, audit, contract, leaks, learning
 from quantail.audit.subject import Subject, alone
+from quantail.audit.tossed import tossed
 from quantail.errors import InputError
 from quantail.market.costs import Costs, perps
 from quantail.market.env import MarketEnv
@@ -18,6 +19,8 @@ from quantail.market.terms import Reward, Rules
 BARS = bars_of(900, 2, seed=4, missing=0.02)
 FEW = functions_of(["return_1", "return_5", "rsi_14", "since_valid"])
 HONEST = Subject(BARS, FEW)
+LIMITS = {"max_weight": 0.5, "max_net": 0.3, "max_participation": 0.5, "lot_size": 0.1, "min_notional": 50.0, "cooldown": 1}
+STRICT = Rules("next_close", "exact", "long_short", leverage=1.5, maintenance=0.1, delisted_after=9, haircut=0.5, **LIMITS)
 
 
 def next_move(bars):
@@ -35,6 +38,7 @@ LEAKING = Subject(BARS, {**FEW, "next": next_move})
         HONEST,
         Subject(bars_of(900, 1, seed=5), FEW, perps(), Rules(actions="long_short", leverage=2.0), Reward("sharpe")),
         Subject(bars_of(900, 3, seed=6), FEW, Costs(slippage_bps=2.0, randomized_to=2.0), Rules(actions="simplex", band=0.05)),
+        Subject(bars_of(900, 3, seed=7, missing=0.2), FEW, Costs(impact_y=0.6, borrow_per_year=0.1), STRICT, Reward("excess")),
     ],
 )
 @pytest.mark.parametrize("name", [name for name, _ in QUESTIONS if name != "oracle feature"])
@@ -92,8 +96,8 @@ def test_money_that_does_not_add_up_is_seen(monkeypatch, fault):
     calls = {
         "standing still": lambda: accounts.standing_still(HONEST, bars),
         "currency": lambda: accounts.currency(HONEST, bars),
-        "buy and hold": lambda: accounts.buy_and_hold(HONEST, bars),
-        "other side": lambda: accounts.other_side(bars),
+        "buy and hold": lambda: accounts.buy_and_hold(HONEST),
+        "other side": lambda: accounts.other_side(HONEST, bars),
     }
     assert len(names) == len(calls)
     assert calls[fault]() <= accounts.EXACT
@@ -106,8 +110,47 @@ def test_money_that_does_not_add_up_is_seen(monkeypatch, fault):
         pnl = (equity / state.equity).log() if fault == "currency" else step.pnl
         return after._replace(equity=equity), step._replace(info={**step.info, "equity": equity}, pnl=pnl)
 
+    lived = accounts.live
+
+    def richer(*args):
+        one = lived(*args)
+        return one._replace(after=one.after._replace(equity=one.after.equity * (1 + 1e-7)))
+
     monkeypatch.setattr(MarketEnv, "step", wrong)
+    monkeypatch.setattr(accounts, "live", richer)
     assert calls[fault]() > accounts.EXACT
+
+
+def test_costs_are_asked_as_they_are_configured(monkeypatch):
+    """Impact that nobody pays, or only when several assets are bought at once: seen in their market, of three assets."""
+    from quantail.market import account
+
+    subject = Subject(bars_of(900, 3, seed=8), FEW, Costs(impact_y=0.6))
+    assert accounts.buy_and_hold(subject) <= accounts.EXACT
+    honest = account.charges
+    monkeypatch.setattr(account, "charges", lambda *args: {**honest(*args), "impact": 0.0 * args[1].sum(-1)})
+    assert accounts.buy_and_hold(subject) > accounts.EXACT
+
+
+def test_copies_go_nowhere_and_move_as_the_bars_do():
+    """Each relative is 1 ± the bar's own, by the same coin for all assets; half of the coins say each; bars stay possible."""
+    bars = bars_of(40, 3, seed=9, missing=0.2)
+    copies = tossed(bars, 200, seed=1)  # `Bars` itself refuses a low above an open
+    assert copies.valid.reshape(40, 200, 3).eq(bars.valid[:, None]).all()
+    move = (copies.close / copies.open - 1).reshape(40, 200, 3) / (bars.close / bars.open - 1)[:, None]
+    before = bars.close[:-1]
+    gap = (copies.open[1:] / copies.close[:-1] - 1).reshape(39, 200, 3) / (bars.open[1:] / before - 1)[:, None]
+    for ratio in (move, gap):
+        assert ratio[~ratio.isnan()].abs().sub(1).abs().max() < 1e-6
+        signs = ratio.sign().nan_to_num()
+        assert ((signs.max(-1).values - signs.min(-1).values) < 2).all()
+        assert abs(float(ratio.nanmean())) < 0.05
+    assert float((move[1:] * gap).nanmean()) < 0.1  # coins of their own
+    high, low = (((x / copies.open).reshape(40, 200, 3) - 1).abs().nan_to_num() for x in (copies.high, copies.low))
+    up, down = ((x / bars.open - 1).abs().nan_to_num()[:, None] for x in (bars.high, bars.low))
+    turned = move < 0
+    assert torch.where(turned, high - down, high - up).abs().max() < 1e-9
+    assert torch.where(turned, low - up, low - down).abs().max() < 1e-9
 
 
 def test_gymnasiums_complaints_are_heard(monkeypatch):

@@ -4,13 +4,20 @@ import math
 
 
 def ledger(bars, weights, fill="next_open", exact=False, cash=1000.0, **terms):
-    """Equity at every close, and units at the end. bars: dicts of open, close, can, luck (per asset), years, funding."""
+    """Equity at every close, and units at the end.
+
+    bars: dicts of open, close, can, luck, funding (per asset), years; idle and idle_funding are those before the open.
+    """
+    order = {"next_open": ("wait", "trade", "finance"), "same_close": ("trade", "wait", "finance")}
     units, curve = [0.0] * len(bars[0]["close"]), []
     for now, then, wanted in zip(bars, bars[1:], weights, strict=False):
         at = {"next_open": then["open"], "next_close": then["close"], "same_close": now["close"]}[fill]
-        for event in ("finance", "trade") if fill == "next_close" else ("trade", "finance"):
+        for event in order.get(fill, ("wait", "finance", "trade")):
+            if event == "wait":
+                cash += financing(units, cash, now["close"], then.get("idle", 0.0), then.get("idle_funding", [0.0] * 9), terms)
+                continue
             if event == "finance":
-                cash += financing(units, cash, then, terms)
+                cash += financing(units, cash, then["open"], then["years"], then["funding"], terms)
                 continue
             value = cash + worth(units, at)
             high, low = value, 0.0
@@ -51,9 +58,9 @@ def bill(traded, prices, bar, terms):
     return total
 
 
-def financing(units, cash, bar, terms):
+def financing(units, cash, prices, years, funding, terms):
     """Interest on cash and on shorts by elapsed time, and funding."""
-    values = [q * p for q, p in zip(units, bar["open"], strict=True)]
+    values = [q * p for q, p in zip(units, prices, strict=True)]
     interest = terms.get("credit", 0.0) * max(cash, 0.0) + terms.get("debit", 0.0) * min(cash, 0.0)
     interest += terms.get("borrow", 0.0) * sum(min(v, 0.0) for v in values)
-    return interest * bar["years"] - sum(v * f for v, f in zip(values, bar["funding"], strict=True))
+    return interest * years - sum(v * f for v, f in zip(values, funding, strict=False))

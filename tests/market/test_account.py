@@ -7,13 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from market.ledger import ledger
-from quantail.market.account import Bar, Book, Desk, Order, settle
+from quantail.market.account import settle
 from quantail.market.costs import Costs
+from quantail.market.desk import Bar, Book, Desk, Order
 from quantail.market.numbers import ARRAYS, FLOATS, MANY_ASSETS, ONE_ASSET
 from quantail.market.terms import Rules
 
 T, A, CASH = 60, 3, 1000.0
-PARTS = ("gap", "fee", "spread", "impact", "slippage", "intrabar", "financing", "liquidation")
+PARTS = ("overnight", "gap", "fee", "spread", "impact", "slippage", "intrabar", "financing", "liquidation")
 
 
 def market(seed, assets=A, bars=T, sd=0.03):
@@ -30,13 +31,15 @@ def market(seed, assets=A, bars=T, sd=0.03):
         "luck": uniform[1],
         "years": uniform[2, :, 0] / 50,
         "funding": 0.001 * draw(),
+        "idle": uniform[2, :, 0] / 30,
+        "idle_funding": 0.001 * draw(),
         "weights": (0.7 * torch.randn(bars, assets, generator=g, dtype=torch.float64)).tanh() / assets,
     }
 
 
 def rows(m):
     """The same bars one by one, as plain numbers."""
-    names = ("open", "close", "can", "luck", "years", "funding")
+    names = ("open", "close", "can", "luck", "years", "funding", "idle", "idle_funding")
     return [{name: m[name][t].tolist() for name in names} for t in range(len(m["close"]))]
 
 
@@ -47,10 +50,15 @@ def bar_at(m, t, rules, impact, pick=lambda x: x):
         "move": m["close"][t + 1] / m["open"][t + 1],
         "can": m["can"][t + 1],
         "funding": m["funding"][t + 1],
+        "idle_funding": m["idle_funding"][t + 1],
         "impact": torch.full_like(fill, impact),
         "price": fill,
     }
-    return Bar(**{name: pick(value) for name, value in values.items()}, years=float(m["years"][t + 1]))
+    return Bar(
+        **{name: pick(value) for name, value in values.items()},
+        years=float(m["years"][t + 1]),
+        idle_years=float(m["idle"][t + 1]),
+    )
 
 
 def desk_of(rules, costs, assets, n=None):
@@ -110,7 +118,7 @@ def test_plain_numbers_and_tensors_keep_the_same_book(assets):
     one = (lambda x: x.item()) if assets == 1 else (lambda x: x.numpy())
     many = (lambda x: x) if assets == 1 else (lambda x: x[None])
     for n, pick, zero in (
-        (FLOATS if assets == 1 else ARRAYS, one, 0.0 if assets == 1 else torch.zeros(assets).numpy()),
+        (FLOATS if assets == 1 else ARRAYS, one, 0.0 if assets == 1 else torch.zeros(assets, dtype=torch.float64).numpy()),
         (None, many, torch.zeros((1, assets) if assets > 1 else 1, dtype=torch.float64)),
     ):
         desk, curve = desk_of(rules, COSTS, assets, n), []
@@ -147,7 +155,7 @@ def test_the_parts_are_all_of_the_change(path, fill, sizing, maintenance):
     desk = Desk(FLOATS, rules, Costs(7.0, 3.0, borrow_per_year=0.1, debit_per_year=0.2, credit_per_year=0.1), 1)
     book = Book(1000.0, 0.0)
     for gap, move, wanted, can in path:
-        bar = Bar(gap, move, can, min(1.0, move) * 0.9, max(1.0, move) * 1.1, 0.01)
+        bar = Bar(gap, move, can, min(1.0, move) * 0.9, max(1.0, move) * 1.1, 0.01, idle_years=0.02)
         after, flows = settle(desk, book, bar, Order(wanted))
         change = sum(getattr(flows, name) for name in PARTS)
         scale = abs(book.equity) + abs(after.equity) + abs(after.holdings)

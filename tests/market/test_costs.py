@@ -7,7 +7,7 @@ from market.scenes import bars_of, features_of
 from quantail.errors import ConfigError
 from quantail.market import costs
 from quantail.market.costs import Costs
-from quantail.market.tape import Needs, funding, impact, tape, trailing_mean
+from quantail.market.tape import Needs, financing, impact, tape, trailing_mean
 from quantail.market.terms import Rules
 
 
@@ -33,10 +33,24 @@ def test_funding_falls_due_at_its_stamps():
     """Hourly bars over two days: 0, 8 and 16 h, wherever a bar ends at or spans them; a day's bar pays three times."""
     hourly = bars_of(bars=48)
     hourly = type(hourly)(**{**vars(hourly), "time": torch.arange(48) * 3_600_000_000_000, "bar_seconds": 3600.0})
-    due = funding(hourly, Costs(funding_bps=2.0))[:, 0]
-    assert [t + 1 for t in range(48) if due[t]] == [8, 16, 24, 32, 40, 48]
-    assert float(due.max()) == pytest.approx(2e-4)
-    assert torch.allclose(funding(bars_of(), Costs(funding_bps=2.0))[1:], torch.tensor(6e-4, dtype=torch.float64))
+    due = financing(hourly, Costs(funding_bps=2.0))
+    assert [t + 2 for t in range(48) if due["funding"][t, 0]] == [8, 16, 24, 32, 40, 48]
+    assert float(due["funding"].max()) == pytest.approx(2e-4)
+    assert "idle_funding" not in due
+    daily = financing(bars_of(), Costs(funding_bps=2.0))["funding"]
+    assert torch.allclose(daily[:-1], torch.tensor(6e-4, dtype=torch.float64))
+
+
+def test_what_falls_due_between_two_bars_is_apart():
+    """Bars from 9 to 17 h on Friday and Monday: 2⅔ days lie between, with 8 stamps, and ⅓ of a day within, with one."""
+    day, hour = 86_400 * 10**9, 3600 * 10**9
+    bars = bars_of(bars=2)
+    bars = type(bars)(**{**vars(bars), "time": torch.tensor([day + 9 * hour, 4 * day + 9 * hour]), "bar_seconds": 8 * 3600.0})
+    found = financing(bars, Costs(borrow_per_year=0.1, funding_bps=2.0))
+    assert float(found["idle_years"][0]) * 365.25 == pytest.approx(8 / 3, rel=1e-12)
+    assert float(found["years"][0]) * 365.25 == pytest.approx(1 / 3, rel=1e-12)
+    assert float(found["idle_funding"][0, 0]) == pytest.approx(8 * 2e-4)
+    assert float(found["funding"][0, 0]) == pytest.approx(2e-4)
 
 
 def test_impact_is_the_square_root_law_of_the_bars_before():

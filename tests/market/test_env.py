@@ -19,7 +19,7 @@ from quantail.market.terms import Episode, Reward, Rules
 from quantail.market.world import Recorded, Synthetic
 from quantail.types import Box, Discrete, MultiDiscrete
 
-FACTORS = ("gap", "cost", "intrabar", "financing", "liquidation")
+FACTORS = ("overnight", "gap", "cost", "intrabar", "financing", "liquidation")
 SHORT = Episode(length=6)
 EVERY = {
     "grid": {},
@@ -259,7 +259,7 @@ def test_after_a_trade_the_asset_rests():
 def test_differential_rewards_are_the_derivative_of_their_ratio(kind):
     """d/dη of the ratio of running means at η = 0, by a central difference; the memory then moves on by η."""
     from quantail.market.numbers import FLOATS
-    from quantail.market.rewards import Memory, rewarded
+    from quantail.market.rewards import Earned, Memory, rewarded
 
     def ratio(mean, square, eta, r):
         a = mean + eta * (r - mean)
@@ -268,7 +268,7 @@ def test_differential_rewards_are_the_derivative_of_their_ratio(kind):
 
     for r in (0.03, -0.02, 0.0):
         mean, square, h = 0.001, 4e-4, 1e-5
-        d, memory = rewarded(FLOATS, Reward(kind, rate=0.04), 0.0, r, 0.0, Memory(mean, square))
+        d, memory = rewarded(FLOATS, Reward(kind, rate=0.04), Earned(0.0, r, False), Memory(mean, square))
         slope = (ratio(mean, square, h, r) - ratio(mean, square, -h, r)) / (2 * h)
         assert d == pytest.approx(slope, rel=1e-8)
         assert memory.mean == pytest.approx(mean + 0.04 * (r - mean), rel=1e-12)

@@ -80,6 +80,8 @@ SYNTHETIC = {
     "actions": ({}, "long_only"),
     "levels": ({}, "0.5,0,-1"),
     "leverage": ({}, 2.0),
+    "max_weight": ({}, 0.5),
+    "max_net": ({"assets": 2}, 0.3),
     "band": (BOX, 0.4),
     "lot_size": ({}, 300.0),
     "min_notional": (BOX, 70_000.0),
@@ -89,6 +91,7 @@ SYNTHETIC = {
     "reward": ({}, "mean_variance"),
     "reward_scale": ({}, 3.0),
     "risk_aversion": ({"reward": "mean_variance"}, 50.0),
+    "drawdown_aversion": ({"reward": "drawdown"}, 50.0),
     "reward_rate": ({"reward": "sharpe"}, 0.1),
     "length": ({}, 9),
     "starts": ({}, "fixed"),
@@ -106,7 +109,8 @@ RECORDED = {
 }
 ELSEWHERE = {
     "every": "another generation: below",
-    "impact_y": "needs volumes: below",
+    **dict.fromkeys(("impact_y", "max_participation"), "needs volumes: below"),
+    **dict.fromkeys(("delisted_after", "haircut"), "needs an asset that ends: below"),
     **dict.fromkeys(("data", "adjusted", "repair", "allow", "test", "end", "embargo"), "below"),
 }
 
@@ -140,8 +144,23 @@ def test_every_option_of_recorded_bars_moves_something(file, name):
     assert first != second
 
 
-def test_volumes_make_impact(file):
-    assert trace(market(4, data=file, impact_y=0.6, length=20)) != trace(market(4, data=file, length=20))
+@pytest.mark.parametrize("more", [{"impact_y": 0.6}, {"max_participation": 1e-3}])
+def test_volumes_make_impact_and_limits(file, more):
+    assert trace(market(4, data=file, length=20, **more)) != trace(market(4, data=file, length=20))
+
+
+def test_an_asset_may_end(tmp_path):
+    """Held over its last bar: what is lost of it two rows later is the haircut."""
+    rows = pd.read_csv(written(tmp_path / "two.csv", assets=2))
+    rows.drop(rows.index[(rows.symbol == "S1") & (rows.index >= ROWS + 500)]).to_csv(tmp_path / "ends.csv", index=False)
+    options = {"data": str(tmp_path / "ends.csv"), "actions": "long_only", "costs": "free", "test": 490, "validation": 490}
+    ends = []
+    for more in ({}, {"delisted_after": 2}, {"delisted_after": 2, "haircut": 0.4}):
+        env = on_part({**options, **more}, "test")
+        _, played = play(env, torch.tensor([[0.0, 1.0]]).expand(20, 1, 2), noise_of(env, 21))
+        ends.append(float(played[-1][1].info["equity"]))
+    assert ends[0] == pytest.approx(ends[1])
+    assert ends[2] / ends[1] == pytest.approx(0.6)
 
 
 def test_files_are_read_as_the_options_say(tmp_path):

@@ -7,42 +7,44 @@ import torch
 from torch import Tensor
 
 from quantail.audit.leaks import random_actions
-from quantail.audit.subject import GRID, HOLD, LONG, SHORT, Subject, alone, blank
-from quantail.market.costs import free
+from quantail.audit.subject import GRID, LONG, SHORT, Subject, alone, blank
+from quantail.audit.tossed import Tossed
+from quantail.market.costs import BP, Costs, free
+from quantail.market.desk import Order
 from quantail.market.env import MarketEnv
+from quantail.market.portfolio import live
 from quantail.market.series import Bars
-from quantail.market.synthetic import GBM
-from quantail.market.terms import Episode, Rules
-from quantail.market.world import Synthetic
+from quantail.market.terms import Episode, Reward, Rules
+from quantail.market.world import Recorded
 from quantail.monitor.install import Check
+from quantail.types import Step
 
-MARKETS, ROWS = 2048, 40
+MARKETS, ROWS = 1024, 60
 SURE = 4.0  # standard errors
 EXACT = 1e-9
 ASSETS = 8  # that are looked at
-BARS = 400  # of each
+BARS = 400  # of each, the last ones
+BEFORE = 40  # rows before a purchase, from which impact is estimated
 PLAYED = 100  # rows with random actions
 SIDES = 128  # bars at which both sides are taken
 PLAIN = Rules(levels=GRID, ruin=0.0)
 
 
 def null_market(subject: Subject) -> Check:
-    """In a market that goes nowhere, random trading gains nothing and pays its costs: E[E'/E − 1 − paid] = 0."""
-    bars = subject.bars
-    move = (bars.close[1:] / bars.close[:-1]).log()
-    spread = float(move[bars.valid[1:] & bars.valid[:-1]].std())
-    model = GBM(bars_per_year=bars.bars_per_year, drift=0.0, vol=spread * bars.bars_per_year**0.5)
-    world = Synthetic(model, paths=MARKETS, bars=ROWS + 62, seed=subject.seed)
-    env = MarketEnv(MARKETS, world, costs=subject.costs, rules=subject.rules, episode=Episode(ROWS, starts="fixed"))
+    """Where a coin says which way each of your bars goes, random trading gains nothing and pays: E[E'/E − 1 − paid] = 0.
+
+    Your assets, rules and costs, but for margin and delisting: what they take is no cost of a trade.
+    """
+    rules = replace(subject.rules, maintenance=0.0, delisted_after=0, haircut=0.0)
+    world = Tossed(subject.bars.rows(max(0, len(subject.bars) - ROWS - 1), len(subject.bars)).to("cpu"), MARKETS, subject.seed)
+    env = MarketEnv(MARKETS, world, costs=subject.costs, rules=rules, episode=Episode(0, starts="fixed"))
     gains, paid = [], []
     noise = subject.noise(env, ROWS)
     state, _ = env.reset(noise[0])
     for action, luck in zip(random_actions(env, ROWS, subject.seed), noise[1:], strict=True):
         state, step = env.step(state, action, luck)
-        one = torch.ones(MARKETS, dtype=torch.float64)
-        factors = {name: step.info.get(name, one) for name in ("gap", "cost", "intrabar", "financing", "liquidation")}
-        kept = factors["cost"] * factors["financing"] * factors["liquidation"]
-        gains.append(kept * factors["gap"] * factors["intrabar"] - 1)
+        kept = kept_of(step)
+        gains.append(kept * step.info["gap"] * step.info["intrabar"] - 1)
         paid.append(kept - 1)
     left = (torch.stack(gains) - torch.stack(paid)).mean(0)  # [B], independent markets
     error = float(left.std() / MARKETS**0.5)
@@ -52,19 +54,25 @@ def null_market(subject: Subject) -> Check:
     return Check("null market", abs(score) <= SURE, said, f"at most {SURE:g}: something pays that should not")
 
 
+def kept_of(step: Step) -> Tensor:
+    """What costs, financing and liquidation leave of 1: [B]."""
+    one = torch.ones_like(step.info["equity"])
+    return torch.stack([step.info.get(name, one) for name in ("overnight", "cost", "financing", "liquidation")]).prod(0)
+
+
 def invariances(subject: Subject) -> Check:
     """A market that stands still, another currency, buying and holding, the other side of a trade: one right answer each."""
-    worst = {"standing still": 0.0, "currency": 0.0, "buy and hold": 0.0, "other side": 0.0}
+    worst = {"standing still": 0.0, "currency": 0.0, "other side": 0.0}
     count = min(len(subject.bars.symbols), ASSETS)
     for asset in range(count):
         bars = alone(subject.bars, asset, BARS)
         for name, gap in (
             ("standing still", standing_still(subject, bars)),
             ("currency", currency(subject, bars)),
-            ("buy and hold", buy_and_hold(subject, bars)),
-            ("other side", other_side(bars)),
+            ("other side", other_side(subject, bars)),
         ):
             worst[name] = max(worst[name], gap)
+    worst["buy and hold"] = buy_and_hold(subject)
     said = ", ".join(f"{name} {gap:.0e}" for name, gap in worst.items())
     return Check("invariances", max(worst.values()) <= EXACT, f"{count} assets, errors: {said}", f"at most {EXACT:g}")
 
@@ -81,9 +89,7 @@ def standing_still(subject: Subject, bars: Bars) -> float:
         before = state.equity
         running = ~state.done
         state, step = env.step(state, action, luck)
-        one = torch.ones_like(before)
-        kept = step.info["cost"] * step.info.get("financing", one) * step.info.get("liquidation", one)
-        worst = max(worst, float(((state.equity / before - kept).abs() * running).max()))
+        worst = max(worst, float(((state.equity / before - kept_of(step)).abs() * running).max()))
     return worst
 
 
@@ -100,27 +106,52 @@ def currency(subject: Subject, bars: Bars) -> float:
     return float((gains[0] - gains[1]).abs().max())
 
 
-def buy_and_hold(subject: Subject, bars: Bars) -> float:
-    """Bought at the first open and held, equity ends at the price ratio less one entry cost."""
-    costs = replace(free(), fee_bps=subject.costs.fee_bps, half_spread_bps=subject.costs.half_spread_bps)
-    env = MarketEnv(
-        1, bars, blank(bars), costs=costs, rules=PLAIN, episode=Episode(0, "fixed", equity=1.0), dtype=torch.float64
-    )
+def buy_and_hold(subject: Subject) -> float:
+    """All assets bought once and held: equity is cash and Σ units·price at every close, by prices, fees and units alone.
+
+    Your bars, rules and costs, without ruin and delisting; what financing took is read from the flows.
+    """
+    bars = subject.bars.rows(max(0, len(subject.bars) - BARS), len(subject.bars)).to("cpu")
+    rules = replace(subject.rules, ruin=0.0, delisted_after=0, haircut=0.0)
+    world = Recorded(bars, blank(bars), within=range(BEFORE, len(bars)))
+    env = MarketEnv(1, world, None, subject.costs, rules, Reward(), Episode(0, "fixed"), torch.float64)
     state, _ = env.reset(torch.zeros(1, env.noise_dim))
-    for row in range(len(bars) - 1):
-        state, step = env.step(state, torch.tensor([HOLD if row else LONG]), torch.zeros(1, env.noise_dim))
-    spread, fee = costs.half_spread_bps * 1e-4, costs.fee_bps * 1e-4
-    entry = spread + fee * (1 + spread)  # of what the position is worth at mid
-    known = float(bars.close[-1, 0] / bars.open[1, 0]) - entry
-    return abs(float(step.info["equity"][0]) - known)
+    count = len(bars.symbols)
+    weight = min(1.0 / count, *(cap for cap in (rules.max_weight, rules.max_net) if cap is not None), 1.0)
+    like = state.holdings
+    order = Order(torch.full_like(like, weight), luck=torch.zeros_like(like), cost_factor=torch.ones_like(state.equity))
+    units, worst = torch.zeros(count, dtype=torch.float64), 0.0
+    for row in range(BEFORE, len(bars) - 1):
+        market = env.bar_at(state.row)
+        lived = live(env.desk, env.terms, state, market, order)
+        before, after, flows = float(state.equity), float(lived.after.equity), lived.flows
+        held = (lived.after.holdings.reshape(-1) / bars.close[row + 1]).nan_to_num()
+        known = before + float(torch.as_tensor(flows.overnight + flows.financing))
+        if row == BEFORE:
+            at = {"next_open": bars.open[row + 1], "next_close": bars.close[row + 1], "same_close": bars.close[row]}[rules.fill]
+            known -= entry_cost(subject.costs, (held * at).nan_to_num(), market.impact)
+            known += float((held * (bars.close[row + 1] - at)).nan_to_num().sum())
+            units = held
+            order = order._replace(stay=torch.ones_like(like, dtype=torch.bool))
+        else:
+            known += float((units * (bars.close[row + 1] - bars.close[row])).nan_to_num().sum())
+            worst = max(worst, float((held - units).abs().max() / units.abs().max().clamp(min=1e-300)))
+        worst, state = max(worst, abs(after - known) / env.episode.equity), lived.after
+    return worst
 
 
-def other_side(bars: Bars) -> float:
+def entry_cost(costs: Costs, bought: Tensor, impact: Tensor | None) -> float:
+    """Of purchases [A] in currency, without slippage: concession and the fee on what is paid."""
+    rate = costs.half_spread_bps * BP + (0.0 if impact is None else impact.reshape(-1) * bought.sqrt())
+    return float((bought * rate + costs.fee_bps * BP * bought * (1 + rate)).sum())
+
+
+def other_side(subject: Subject, bars: Bars) -> float:
     """Without costs, what the long of a bar gains the short loses: E₊'/E + E₋'/E = 2 from cash."""
     ends = []
     for choice in (LONG, SHORT):
         terms = Episode(1, "fixed", equity=1.0)  # each portfolio at its own bar
-        env = MarketEnv(SIDES, bars, blank(bars), costs=free(), rules=PLAIN, episode=terms)
+        env = MarketEnv(SIDES, bars, blank(bars), costs=free(), rules=replace(PLAIN, fill=subject.rules.fill), episode=terms)
         state, _ = env.reset(torch.zeros(SIDES, env.noise_dim))
         _, step = env.step(state, torch.full((SIDES,), choice), torch.zeros(SIDES, env.noise_dim))
         ends.append(step.info["equity"])

@@ -6,7 +6,8 @@
     tanh         w = L·tanh u
     simplex      w = L·softmax(u) without its last entry, which is cash
 
-Of several assets, w is divided by max(1, Σ|w|/L): the projection along the ray onto the leverage limit L.
+Each |w| is cut to `max_weight`. Of several assets, w is divided by max(1, Σ|w|/L): the projection along the ray onto the
+leverage limit L; then the longs, or the shorts, that make |Σw| exceed `max_net` are scaled down together.
 """
 
 import math
@@ -18,6 +19,8 @@ from torch import Tensor
 from quantail.market.numbers import Numbers, Value
 from quantail.market.terms import Rules
 from quantail.types import Box, Discrete, MultiDiscrete
+
+LEAST = 1e-12  # of a weight: below it there is none
 
 
 class Wanted(NamedTuple):
@@ -54,7 +57,7 @@ def from_grid(n: Numbers, rules: Rules, levels: Tensor, action: Tensor) -> Wante
 def from_box(n: Numbers, rules: Rules, action: Value) -> Wanted:
     """Real numbers: [B, A] (simplex [B, A + 1]); of one asset [B] (simplex [B, 2])."""
     if rules.actions == "simplex":
-        return Wanted(n.shares(action) * rules.leverage)
+        return Wanted(limited(n, rules, n.shares(action) * rules.leverage))
     if rules.actions == "tanh":
         return Wanted(limited(n, rules, n.tanh(action) * rules.leverage))
     low = 0.0 if rules.actions == "long_only" else -1.0
@@ -62,10 +65,24 @@ def from_box(n: Numbers, rules: Rules, action: Value) -> Wanted:
 
 
 def limited(n: Numbers, rules: Rules, weights: Value) -> Value:
-    """Σ|w| ≤ L; one asset's weight is within it already."""
-    if n.total is n.spread:
+    """Each |w| ≤ its cap, Σ|w| ≤ L, |Σw| ≤ its limit; one asset's weight is within L already."""
+    alone = n.total is n.spread
+    caps = [cap for cap in (rules.max_weight, rules.max_net if alone else None) if cap is not None]
+    if caps:
+        weights = n.at_most(n.at_least(weights, -min(caps)), min(caps))
+    if alone:
         return weights
-    return weights * n.spread(rules.leverage / n.at_least(n.total(n.size(weights)), rules.leverage))
+    if rules.actions != "simplex":  # whose shares add up to 1
+        weights = weights * n.spread(rules.leverage / n.at_least(n.total(n.size(weights)), rules.leverage))
+    if rules.max_net is None:
+        return weights
+    longs, shorts = n.at_least(weights, 0.0), n.at_least(-weights, 0.0)
+    long, short = n.total(longs), n.total(shorts)
+    for_longs, for_shorts = (
+        n.spread(n.at_most((other + rules.max_net) / n.at_least(own, LEAST), 1.0))
+        for own, other in ((long, short), (short, long))
+    )
+    return longs * for_longs - shorts * for_shorts
 
 
 def grid_mask(rules: Rules, open_: Tensor) -> Tensor:

@@ -12,15 +12,15 @@ from torch import Tensor
 from quantail.envs.base import TensorEnv, checked_action, uniform
 from quantail.functional.checks import check_count, check_shape
 from quantail.market import rewards
-from quantail.market.account import Bar, Desk, Order
 from quantail.market.actions import Wanted, action_space, from_box, from_grid, grid_mask, sides
 from quantail.market.costs import Costs, preset
+from quantail.market.desk import Bar, Desk, Order
 from quantail.market.normalise import Normalisation
 from quantail.market.numbers import MANY_ASSETS, ONE_ASSET
 from quantail.market.portfolio import Portfolio, Terms, live, own_columns, own_view, told
 from quantail.market.series import Bars, Features
 from quantail.market.tape import Needs
-from quantail.market.terms import Episode, Reward, Rules
+from quantail.market.terms import Episode, Reward, Rules, check_seen
 from quantail.market.world import World, world_of
 from quantail.types import Box, Step
 
@@ -48,17 +48,12 @@ class MarketEnv(TensorEnv):
         self.num_envs, self.dtype, self.device = num_envs, dtype, torch.device(device)
         self.costs = preset(costs) if isinstance(costs, str) else costs
         self.rules, self.reward, self.episode = rules or Rules(), reward or Reward(), episode or Episode()
+        check_seen(self.reward, self.episode)
         self.world = world_of(source, features)
         self.assets = self.world.assets
         self.desk = Desk(ONE_ASSET if self.assets == 1 else MANY_ASSETS, self.rules, self.costs, self.assets)
-        asked = Terms(self.reward, self.episode, 1, False)
-        needs = Needs(
-            self.rules, self.costs, own_columns(self.desk, asked), self.reward.remembers, self.episode.random_position
-        )
-        self.ground = self.world.lay(needs, self.episode, dtype, self.device)
-        tape = self.ground.tape
-        longest = self.episode.horizon or self.ground.longest
-        self.terms = Terms(self.reward, self.episode, longest, tape.years is not None or tape.funding is not None)
+        self.ground = self.world.lay(self._needs(), self.episode, dtype, self.device)
+        self.terms = self._terms()
         self.action_space = action_space(self.rules, self.assets)
         self.observation_space = Box((self.ground.tape.seen.shape[1],))
         self.noise_dim = self._noise_columns()
@@ -67,6 +62,17 @@ class MarketEnv(TensorEnv):
         self.reward_per_gain = self.reward.scale  # type: ignore[misc]
         self.levels = torch.tensor((*self.rules.levels, 0.0), dtype=torch.float64, device=self.device)
         self.places = torch.arange(num_envs, device=self.device)
+
+    def _needs(self) -> Needs:
+        room = own_columns(self.desk, Terms(self.reward, self.episode, 1, False))
+        positions, relative = self.episode.random_position, self.reward.kind == "excess"
+        return Needs(self.rules, self.costs, room, self.reward.remembers, positions, relative)
+
+    def _terms(self) -> Terms:
+        tape = self.ground.tape
+        financed = tape.years is not None or tape.funding is not None
+        waited = tape.idle_years is not None or tape.idle_funding is not None
+        return Terms(self.reward, self.episode, self.episode.horizon or self.ground.longest, financed, waited)
 
     @property
     def normalisation(self) -> Normalisation | None:
@@ -94,7 +100,7 @@ class MarketEnv(TensorEnv):
         row = state.row.masked_fill(state.done, 0)  # where nothing moves and nothing trades
         begun = self._opened(state, luck)._replace(row=row)
         order = Order(wanted.weights, wanted.stay, self._slips(luck), begun.cost_factor if self.costs.randomized else None)
-        lived = live(self.desk, self.terms, begun, self._bar(row), order)
+        lived = live(self.desk, self.terms, begun, self.bar_at(row), order)
         after = self._placed(lived.after, luck, state.done)._replace(done=lived.terminated | lived.truncated)
         step = Step(
             obs=self._observed(after),
@@ -171,7 +177,7 @@ class MarketEnv(TensorEnv):
 
     # --- one bar ----------------------------------------------------------------------------------------------------------
 
-    def _bar(self, row: Tensor) -> Bar:
+    def bar_at(self, row: Tensor) -> Bar:
         """What the tape holds at these rows."""
         tape = self.ground.tape
         columns = {name: getattr(tape, name) for name in Bar._fields}

@@ -3,17 +3,20 @@
 from typing import Any, NamedTuple
 
 from quantail.market import rewards
-from quantail.market.account import Bar, Book, Desk, Flows, Order, all_of, settle
+from quantail.market.account import all_of, settle
+from quantail.market.desk import Bar, Book, Desk, Flows, Order
 from quantail.market.numbers import Numbers, Value
 from quantail.market.terms import Episode, Reward
 
 # In which order a bar changes equity, by the clock.
 SEQUENCE = {
-    "next_open": ("gap", "cost", "intrabar", "financing", "liquidation"),
-    "same_close": ("cost", "gap", "intrabar", "financing", "liquidation"),
-    "next_close": ("gap", "intrabar", "financing", "liquidation", "cost"),
+    "next_open": ("overnight", "gap", "cost", "intrabar", "financing", "liquidation"),
+    "same_close": ("cost", "overnight", "gap", "intrabar", "financing", "liquidation"),
+    "next_close": ("overnight", "gap", "intrabar", "financing", "liquidation", "cost"),
 }
 COSTS = ("fee", "spread", "impact", "slippage")
+FARTHEST = 10.0  # times the leverage: what drift may make of a weight before it says no more
+LEAST = 1e-9  # of currency
 
 
 class Portfolio(NamedTuple):
@@ -51,6 +54,7 @@ class Terms(NamedTuple):
     episode: Episode
     longest: int  # rows of an episode, of which the time that is left is a share
     financed: bool  # whether anything is paid for holding
+    waited: bool = False  # whether also between two bars
 
 
 def live(desk: Desk, terms: Terms, begun: Portfolio, bar: Bar, order: Order) -> Lived:
@@ -63,21 +67,24 @@ def live(desk: Desk, terms: Terms, begun: Portfolio, bar: Bar, order: Order) -> 
         open_ = open_ & n.no(resting)
     book, flows = settle(desk, Book(begun.equity, begun.holdings), bar, order)
     growth = rewards.log_growth(n, book.equity, begun.equity)
-    market: Value = n.total(bar.gap * bar.move - 1) * (1 / desk.assets) if reward.kind == "excess" else 0.0
-    simple = growth if reward.kind in ("log_return", "mean_variance") else book.equity / begun.equity - 1
-    memory = rewards.Memory(begun.mean, begun.square)
-    earned, memory = rewards.rewarded(n, reward, growth, simple, market, memory)
+    peak = n.larger(begun.peak, book.equity)
+    terminated = book.equity <= rules.ruin * terms.episode.equity
+    change = rewards.Earned(growth, growth, terminated)
+    if reward.kind == "drawdown":
+        change = change._replace(deeper=begun.equity / begun.peak - book.equity / peak)
+    elif reward.kind not in ("log_return", "mean_variance"):
+        change = change._replace(simple=book.equity / begun.equity - 1, market=bar.market)
+    earned, memory = rewards.rewarded(n, reward, change, rewards.Memory(begun.mean, begun.square))
     after = begun._replace(
         row=begun.row + 1,
         equity=book.equity,
         holdings=book.holdings,
-        peak=n.larger(begun.peak, book.equity),
+        peak=peak,
         mean=memory.mean,
         square=memory.square,
     )
     if rules.cooldown:
         after = after._replace(wait=n.larger((flows.traded != 0) * rules.cooldown, n.at_least(begun.wait - 1, 0)))
-    terminated = book.equity <= rules.ruin * terms.episode.equity
     truncated = (after.row >= begun.stop) & n.no(terminated)
     return Lived(after, earned, growth, terminated, truncated, open_, flows)
 
@@ -94,7 +101,7 @@ def own_view(desk: Desk, terms: Terms, state: Portfolio) -> list[Value]:
     n, parts = desk.n, terms.episode.parts
     columns: list[Value] = []
     if "weights" in parts:
-        columns += n.each(share(n, state.holdings, n.spread(state.equity)))
+        columns += n.each(share(desk, state.holdings, n.spread(state.equity)))
         if desk.rules.cooldown:
             columns += n.each(n.real(state.wait) / desk.rules.cooldown)
     if "return" in parts:
@@ -109,10 +116,10 @@ def own_view(desk: Desk, terms: Terms, state: Portfolio) -> list[Value]:
     return columns
 
 
-def share(n: Numbers, part: Value, equity: Value) -> Value:
-    """part / equity; 0 where there is no equity to have a share in."""
-    alive = equity > 0
-    return part * alive / (equity * alive + n.no(alive))
+def share(desk: Desk, part: Value, equity: Value) -> Value:
+    """part / equity; 0 where there is no equity to have a share in, at most `FARTHEST` leverages where there is little."""
+    n, most = desk.n, FARTHEST * desk.rules.leverage
+    return n.at_most(n.at_least(part / n.at_least(equity, LEAST), -most), most) * (equity > 0)
 
 
 def factor(n: Numbers, after: Value, before: Value) -> Value:
@@ -125,7 +132,7 @@ def told(desk: Desk, terms: Terms, begun: Portfolio, lived: Lived) -> dict[str, 
     """Every factor of the equity change; the parts of the cost, of the equity traded on; turnover, leverage, equity."""
     n, costs, flows = desk.n, desk.costs, lived.flows
     there = {"impact": costs.impact_y, "slippage": costs.slippage_bps, "financing": terms.financed}
-    there["liquidation"] = desk.rules.maintenance
+    there |= {"liquidation": desk.rules.maintenance, "overnight": terms.waited}
     parts = [name for name in COSTS if there.get(name, True)]
     factors: dict[str, Value] = {}
     value: Any = begun.equity
@@ -134,8 +141,8 @@ def told(desk: Desk, terms: Terms, begun: Portfolio, lived: Lived) -> dict[str, 
             paid = all_of({part: getattr(flows, part) for part in parts}) if name == "cost" else getattr(flows, name)
             after = value + paid
             factors[name], value = factor(n, after, value), after
-    factors |= {name: share(n, getattr(flows, name), flows.before) for name in parts}
-    factors["turnover"] = share(n, n.total(n.size(flows.traded)), flows.before)
-    factors["leverage"] = share(n, n.total(n.size(lived.after.holdings)), lived.after.equity)
+    factors |= {name: share(desk, getattr(flows, name), flows.before) for name in parts}
+    factors["turnover"] = share(desk, n.total(n.size(flows.traded)), flows.before)
+    factors["leverage"] = share(desk, n.total(n.size(lived.after.holdings)), lived.after.equity)
     factors["equity"] = lived.after.equity
     return factors

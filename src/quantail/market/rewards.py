@@ -3,6 +3,7 @@
     log_return      r = ln(E'/E)
     excess          R − mean return of the assets
     mean_variance   r − ½λr²
+    drawdown        r − η·max(0, d' − d)²,  d = 1 − E/peak
     sharpe          D = (B·ΔA − ½A·ΔB)/(B − A²)^{3/2},  ΔA = R − A, ΔB = R² − B         (Moody & Saffell 2001)
     downside        D = (R − ½A)/d                               where R > 0
                     D = (d²·(R − ½A) − ½A·R²)/d³                 elsewhere; d² the mean square of losses
@@ -10,6 +11,9 @@
 A, B and d² are running means of R, R² and min(R, 0)² with a rate η. They are part of the state and have to be observed. They
 begin as those of one who has earned nothing at the market's risk (A = 0, B = σ², d² = σ²/2, σ² of the bars before): begun at 0,
 the first rewards would be a thousandfold.
+
+Excess, sharpe and downside can be good in the very bar that ruins (all else fell too; A is below 0): there they are
+REWARD_FLOOR at most. R is −1 at least, whatever is owed.
 """
 
 import math
@@ -36,14 +40,33 @@ def log_growth(n: Numbers, after: Value, before: Value) -> Value:
     return n.log(n.at_least(after / before, FLOOR_GROWTH))
 
 
-def rewarded(n: Numbers, reward: Reward, growth: Value, simple: Value, market: Value, memory: Memory) -> tuple[Value, Memory]:
-    """Reward [B] and the memory after, from ln(E'/E), E'/E − 1 and the mean return of the assets."""
+class Earned(NamedTuple):
+    """What one bar did to equity, as far as the kind of reward asks for it."""
+
+    growth: Value  # [B] ln(E'/E)
+    simple: Value  # [B] E'/E − 1
+    ruined: Value  # [B] bool
+    market: Value = 0.0  # [B] mean return of the assets that have a bar
+    deeper: Value = 0.0  # [B] d' − d
+
+
+def rewarded(n: Numbers, reward: Reward, earned: Earned, memory: Memory) -> tuple[Value, Memory]:
+    """Reward [B] and the memory after."""
+    growth, simple = earned.growth, earned.simple
     if reward.kind == "log_return":
         return growth * reward.scale, memory
-    if reward.kind == "excess":
-        return (simple - market) * reward.scale, memory
     if reward.kind == "mean_variance":
         return (growth - 0.5 * reward.risk_aversion * growth * growth) * reward.scale, memory
+    if reward.kind == "drawdown":
+        deeper = n.at_least(earned.deeper, 0.0)
+        return (growth - reward.drawdown_aversion * deeper * deeper) * reward.scale, memory
+    simple = n.at_least(simple, -1.0)
+    found, memory = (simple - earned.market, memory) if reward.kind == "excess" else differential(n, reward, simple, memory)
+    return n.where(earned.ruined, n.at_most(found, REWARD_FLOOR), found) * reward.scale, memory
+
+
+def differential(n: Numbers, reward: Reward, simple: Value, memory: Memory) -> tuple[Value, Memory]:
+    """D of sharpe or downside [B] and the memory after."""
     mean, square = memory
     if reward.kind == "sharpe":
         d_mean, d_square = simple - mean, simple * simple - square
@@ -55,7 +78,7 @@ def rewarded(n: Numbers, reward: Reward, growth: Value, simple: Value, market: V
         variance = n.at_least(square, LEAST_VARIANCE)
         edge = simple - 0.5 * mean
         ratio = (edge - 0.5 * mean * loss * loss / variance) / n.root(variance)
-    return ratio * reward.scale, Memory(mean + reward.rate * d_mean, square + reward.rate * d_square)
+    return ratio, Memory(mean + reward.rate * d_mean, square + reward.rate * d_square)
 
 
 def first_memory(reward: Reward, variance: Value) -> Memory:

@@ -15,9 +15,9 @@ from gymnasium import spaces
 from quantail.envs.crossing import noise_from
 from quantail.envs.gymnasium import ToVectorEnv, gymnasium_space
 from quantail.errors import InputError
-from quantail.market.account import Bar, Order
 from quantail.market.actions import Wanted, from_box, grid_mask, limited
 from quantail.market.costs import Costs
+from quantail.market.desk import Bar, Order
 from quantail.market.env import MarketEnv
 from quantail.market.numbers import ARRAYS, FLOATS, Numbers
 from quantail.market.portfolio import Lived, Portfolio, live, own_view, told

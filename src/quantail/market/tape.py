@@ -6,7 +6,7 @@ T bars, P paths, A assets, F features, R = 1 + P·T rows.
 """
 
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -35,6 +35,11 @@ class Tape:
     impact: Tensor | None = None
     price: Tensor | None = None
     closes: Tensor | None = None  # [R, A] bool: whether the next bar trades, where `can` is about this one
+    most: Tensor | None = None
+    gone: Tensor | None = None  # [R, A] bool
+    idle_years: Tensor | None = None  # [R]
+    idle_funding: Tensor | None = None
+    market: Tensor | None = None  # [R]
     valid: Tensor | None = None  # [R, A] bool: whether there is a bar to have bought in
     known: Tensor | None = None  # [R, A] bool: whether the calendar allows a trade, as is known before
     variance: Tensor | None = None  # [R] mean square return of the bars before, averaged over assets
@@ -49,6 +54,7 @@ class Needs:
     room: int  # columns that the portfolio adds to what is seen
     variance: bool
     valid: bool = False
+    market: bool = False
 
 
 def tape(bars: Bars, features: Features, needs: Needs, paths: int = 1, tradable: Tensor | None = None) -> Tape:
@@ -59,6 +65,8 @@ def tape(bars: Bars, features: Features, needs: Needs, paths: int = 1, tradable:
     seen = features.values.reshape(len(bars), paths, -1).transpose(0, 1).flatten(0, 1)
     if "variance" in found and found["variance"].ndim == 2:
         found["variance"] = found["variance"].mean(-1)
+    if needs.market:
+        found["market"] = mean_return(found, found.pop("there"))
     found["seen"] = torch.nn.functional.pad(seen, (0, needs.room, 1, 0)).contiguous()
     return Tape(**found)
 
@@ -91,7 +99,14 @@ def laid(bars: Bars, needs: Needs, tradable: Tensor | None) -> dict[str, Tensor]
     at_fill = bars.valid & calendar
     trades = _ended(alive & at_fill[1:], False)
     can = _ended(at_fill[: len(bars) - 1], False) if rules.fill == "same_close" else trades
+    gone = delisted(bars, rules)
+    if gone is not None:
+        gap = torch.where(gone[1:], 1 - rules.haircut, gap)
     found = {"gap": _ended(gap, 1.0), "move": _ended(move, 1.0), "can": can}
+    if gone is not None:
+        found["gone"] = _ended(gone[1:], False)
+    if needs.market:
+        found["there"] = _ended(alive if gone is None else alive | gone[1:], False)
     if needs.valid:
         found["valid"] = bars.valid
     if tradable is not None:
@@ -101,13 +116,12 @@ def laid(bars: Bars, needs: Needs, tradable: Tensor | None) -> dict[str, Tensor]
         found["high"] = _ended(torch.where(alive, bars.high[1:] / bars.open[1:], 1.0), 1.0)
         if rules.fill == "same_close":
             found["closes"] = trades
-    if costs.credit_per_year or costs.debit_per_year or costs.borrow_per_year:
-        found["years"] = _ended(bars.elapsed_seconds[1:] / YEAR_SECONDS, 0.0)
-    if costs.funding_bps or bars.funding is not None:
-        found["funding"] = _ended(funding(bars, costs)[1:], 0.0)
+    found |= financing(bars, costs)
+    fill = {"next_open": bars.open[1:], "next_close": bars.close[1:], "same_close": bars.close[:-1]}[rules.fill]
     if rules.lot_size:
-        fill = {"next_open": bars.open[1:], "next_close": bars.close[1:], "same_close": bars.close[:-1]}[rules.fill]
         found["price"] = _ended(torch.where(fill > 0, fill, 1.0), 1.0)
+    if rules.max_participation is not None:
+        found["most"] = _ended(participation(bars, rules, fill), 0.0)
     if costs.impact_y:
         rate = impact(bars, costs)
         found["impact"], found["can"] = rate.masked_fill(rate.isinf(), 0.0), can & ~rate.isinf()
@@ -116,14 +130,47 @@ def laid(bars: Bars, needs: Needs, tradable: Tensor | None) -> dict[str, Tensor]
     return found
 
 
-def funding(bars: Bars, costs: Costs) -> Tensor:
-    """The rate that falls due during each bar, [T, A]: the bars' own where they know it, else the typical one each 8 hours."""
+def mean_return(tape: dict[str, Tensor], there: Tensor) -> Tensor:
+    """Of the assets that have a bar, from close to close: [R]; 0 where none has."""
+    gains = tape["gap"] * tape["move"] - 1
+    if gains.ndim == 1:
+        return gains
+    return torch.where(there, gains, 0.0).sum(-1) / there.sum(-1).clamp(min=1)
+
+
+def delisted(bars: Bars, rules: Rules) -> Tensor | None:
+    """Where an asset has had no bar for so many rows, after having had one: [T, A] bool. Known at that row, not before."""
+    if not rules.delisted_after:
+        return None
+    rows = torch.arange(len(bars), device=bars.valid.device)[:, None]
+    last = torch.where(bars.valid, rows, -1).cummax(0).values
+    return (last >= 0) & (rows - last == rules.delisted_after)
+
+
+def participation(bars: Bars, rules: Rules, price: Tensor) -> Tensor:
+    """The most that one trade may move in the bar it is filled in, in currency: [T-1, A] from prices at the fill."""
+    if bars.volume is None:
+        raise ConfigError(f"max_participation={rules.max_participation:g} needs volumes, which these bars do not have")
+    volume = bars.volume[: len(bars) - 1] if rules.fill == "same_close" else bars.volume[1:]
+    return (cast(float, rules.max_participation) * volume * price).nan_to_num(nan=0.0)
+
+
+def financing(bars: Bars, costs: Costs) -> dict[str, Tensor]:
+    """Elapsed years and funding rates of each bar, and of the time between it and the one before, where there is such time."""
+    found: dict[str, Tensor] = {}
+    opens, ends = bars.time[1:], bars.end
+    if costs.credit_per_year or costs.debit_per_year or costs.borrow_per_year:
+        seconds = {"idle_years": opens - ends[:-1], "years": ends[1:] - opens}
+        found |= {name: _ended(ns.double() / (NANOSECONDS * YEAR_SECONDS), 0.0) for name, ns in seconds.items()}
     if bars.funding is not None:
-        return bars.funding
-    every = round(FUNDING_HOURS * 3600 * NANOSECONDS)
-    stamps = torch.cat([bars.time[:1], bars.end]).div(every, rounding_mode="floor")
-    due = stamps.diff().double() * costs.funding_bps * BP
-    return due[:, None].expand_as(bars.close)
+        found["funding"] = _ended(bars.funding[1:], 0.0)
+    elif costs.funding_bps:
+        every = round(FUNDING_HOURS * 3600 * NANOSECONDS)  # due at 0, 8 and 16 h UTC
+        due = {"idle_funding": (ends[:-1], opens), "funding": (opens, ends[1:])}
+        for name, (since, until) in due.items():
+            count = until.div(every, rounding_mode="floor") - since.div(every, rounding_mode="floor")
+            found[name] = _ended((count.double() * costs.funding_bps * BP)[:, None].expand(-1, len(bars.symbols)), 0.0)
+    return {name: part for name, part in found.items() if not name.startswith("idle") or bool((part != 0).any())}
 
 
 def impact(bars: Bars, costs: Costs) -> Tensor:
