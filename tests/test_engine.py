@@ -18,7 +18,7 @@ from quantail.config import (
     RiskConfig,
     VarianceConfig,
 )
-from quantail.engine import Graphed, can_compile, chosen
+from quantail.engine import CALLED, Graphed, can_compile, chosen
 from quantail.envs.oracles import HiddenRegime
 from quantail.errors import ConfigError
 from quantail.loop import begin, make_agent, train
@@ -42,12 +42,15 @@ class Played:
     """Stands for a device: what is captured is not executed, and a replay writes where the capture's results lie."""
 
     def __init__(self, moving):
-        self.moving, self.standing, self.captures, self.replays = moving, {}, 0, 0
+        self.moving, self.standing, self.iterations, self.captures, self.replays = moving, {}, 0, 0, 0
 
     def warm(self, function):
         return function()
 
-    def record(self, function, generators):
+    def pool(self):
+        return None
+
+    def record(self, function, generators, pool):
         kept = [x.clone() for x in self.moving()]
         places = [source.get_state() for source in generators]
         given = tree_map(lambda x: x.clone() if isinstance(x, torch.Tensor) else x, function())
@@ -68,7 +71,7 @@ class Played:
         return given, replay
 
 
-def trained(config, env, monkeypatch=None, iterations=5):
+def trained(config, env, monkeypatch=None, iterations=6):
     """Metrics of each iteration, the weights after them, and the device that was played."""
     agent = make_agent(config, env)
     progress, device = begin(config, env, agent), None
@@ -101,6 +104,7 @@ def test_replayed_graphs_learn_bit_for_bit_what_calls_learn(name, monkeypatch):
 
 def test_a_graph_is_captured_for_each_shape_and_constant_and_reads_what_it_is_given():
     device = Played(list)
+    device.iterations = CALLED + 1
     calls = []
 
     def function(pair, scale, source):
@@ -120,6 +124,7 @@ def test_a_graph_is_captured_for_each_shape_and_constant_and_reads_what_it_is_gi
 
 def test_what_one_graph_gives_another_reads_where_it_lies():
     device = Played(list)
+    device.iterations = CALLED + 1
     first, second = Graphed(lambda x: 2 * x, device), Graphed(lambda x: x + 1, device)
     for i in range(4):
         x = torch.full((3,), float(i))
@@ -199,12 +204,10 @@ def test_a_compiled_row_is_the_row(memory):
         assert after["rollout/ep_rew_mean"] == pytest.approx(before["rollout/ep_rew_mean"], rel=1e-4)
 
 
-def test_products_are_as_exact_as_asked_for_and_only_inside(monkeypatch):
-    seen = []
-    exactly = engine.with_matmuls("tf32", lambda: seen.append(torch.backends.cuda.matmul.allow_tf32))
-    before = torch.backends.cuda.matmul.allow_tf32
-    exactly()
-    assert seen == [True]
-    assert torch.backends.cuda.matmul.allow_tf32 == before
-    engine.with_matmuls("float32", lambda: seen.append(torch.backends.cuda.matmul.allow_tf32))()
-    assert seen == [True, False]
+def test_products_are_as_exact_as_asked_for_and_only_inside():
+    seen, settings = [], torch.backends.cuda.matmul
+    before = settings.fp32_precision
+    for asked in ("tf32", "float32", "bfloat16"):
+        engine.with_matmuls(asked, lambda: seen.append(settings.fp32_precision))()
+        assert settings.fp32_precision == before
+    assert seen == ["tf32", "ieee", "tf32"]

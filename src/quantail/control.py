@@ -62,7 +62,8 @@ def knobs(
         control.kl_penalty,
         float(clips_values(control, iteration, config.critic)),
     )
-    return Knobs(*torch.tensor(values, dtype=torch.float64, device=device).unbind())
+    written = [torch.full((1,), value, dtype=torch.float64, device=device) for value in values]
+    return Knobs(*torch.cat(written).unbind())  # by the device, which a copy would have to wait for
 
 
 def steer(control: Control, iteration: int, metrics: Mapping[str, float], stopped: bool, config: Config) -> Control:

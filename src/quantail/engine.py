@@ -9,7 +9,7 @@ What a graph gives lies in memory that its next replay overwrites: the records o
 """
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from quantail.envs.base import TensorEnv
 from quantail.errors import ConfigError
 from quantail.figures import Figures, figures_of
 from quantail.losses import Knobs, LossTerm
-from quantail.nets.agent import Agent
+from quantail.nets.agent import Agent, Trunk
 from quantail.normaliser import frozen
 from quantail.reading import Reading, read
 from quantail.rollout import Carry, Noise, Rollout, collect, collect_row
@@ -28,7 +28,8 @@ from quantail.stops import Stops
 from quantail.trees import Build, flatten, leaves_of
 
 Function = Callable[..., Any]
-Record = Callable[[Callable[[], Any], Sequence[torch.Generator]], tuple[Any, Callable[[], None]]]
+RENAMED = hasattr(torch.backends.cuda.matmul, "fp32_precision")  # since torch 2.9
+CALLED = 2  # iterations before anything is captured: the first is like no other
 
 
 class Engine(NamedTuple):
@@ -41,16 +42,30 @@ class Engine(NamedTuple):
     step: Stepper
 
 
+def captured(parts: list[Function]) -> list[Function]:
+    """The parts as graphs; with the first of them an iteration begins."""
+    shared = Shared()
+    first, *rest = (Graphed(part, shared) for part in parts)
+
+    def begin(*given: Any) -> Any:
+        shared.iterations += 1
+        return first(*given)
+
+    return [begin, *rest]
+
+
 def with_matmuls(kind: str, function: Function) -> Function:
     """The function, its products on a device as exact as asked for; what others asked for comes back after it."""
 
     def exactly(*parts: Any) -> Any:
-        before = torch.backends.cuda.matmul.allow_tf32
-        torch.backends.cuda.matmul.allow_tf32 = kind == "tf32"
+        settings = torch.backends.cuda.matmul
+        name, rounded, whole = ("fp32_precision", "tf32", "ieee") if RENAMED else ("allow_tf32", True, False)
+        before = getattr(settings, name)
+        setattr(settings, name, whole if kind == "float32" else rounded)
         try:
             return function(*parts)
         finally:
-            torch.backends.cuda.matmul.allow_tf32 = before
+            setattr(settings, name, before)
 
     return exactly
 
@@ -74,11 +89,12 @@ def engine_for(
 
     step = Stepper(agent, optimizer, config, loss_terms)
     parts: list[Function] = [collected, understood, summed, step]
+    for trunk in agent.trunks.values():
+        cast(Trunk, trunk).rounded = on_device(env) and config.engine.matmul == "bfloat16"
     if on_device(env):
         parts = [with_matmuls(config.engine.matmul, part) for part in parts]
     if kind == "graph":
-        shared = Shared()
-        parts = [Graphed(part, shared) for part in parts]
+        parts = captured(parts)
     return Engine(kind, *counted(config, *parts[:3]), step if parts[3] is step else Executed(step, parts[3]))
 
 
@@ -142,18 +158,28 @@ class CompiledRow:
 
 
 class Shared:
-    """What the graphs of one engine share: a pool of memory, and the tensors in it that stay where they are."""
+    """What the graphs of one engine share: the iteration they are in, and their results, which stay where they are.
+
+    Nothing is captured before every part has been called with what later iterations look like, and then all of it in the
+    order in which it is replayed, so that a graph reads what another gives where it lies.
+    """
 
     def __init__(self) -> None:
-        self.pool = torch.cuda.graph_pool_handle() if torch.cuda.is_available() else None
+        self.iterations = 0
         self.standing: dict[int, Tensor] = {}
 
-    def record(self, function: Callable[[], Any], generators: Sequence[torch.Generator]) -> tuple[Any, Callable[[], None]]:
+    def pool(self) -> Any:
+        """Memory of the graphs of one function, and of no other: another's replay would write over what these give."""
+        return torch.cuda.graph_pool_handle()
+
+    def record(
+        self, function: Callable[[], Any], generators: Sequence[torch.Generator], pool: Any
+    ) -> tuple[Any, Callable[[], None]]:
         """What the function gives, and how to do it again."""
         graph = torch.cuda.CUDAGraph()
         for source in generators:
             graph.register_generator_state(source)
-        with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
+        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
             given = function()
         return given, graph.replay
 
@@ -176,7 +202,7 @@ class _Captured(NamedTuple):
 
 
 class Graphed:
-    """A function of nested records of tensors: called the first time, captured the second, replayed from then on.
+    """A function of nested records of tensors: called at first, captured once, replayed from then on.
 
     For each shape of its arguments, and for each value of those that are no tensors, there is a graph of its own. A generator
     is reseeded before a replay, so that a graph draws what the function would have.
@@ -185,12 +211,13 @@ class Graphed:
     def __init__(self, function: Function, shared: Shared) -> None:
         self.function, self.shared = function, shared
         self.seen: dict[Hashable, _Captured | None] = {}
+        self.pool = shared.pool()
 
     def __call__(self, *given: Any) -> Any:
         leaves, build = flatten(given)
         key = tuple(map(_kind, leaves))
-        if key not in self.seen:
-            self.seen[key] = None
+        if key not in self.seen or self.shared.iterations <= CALLED:
+            self.seen.setdefault(key, None)
             return self.shared.warm(lambda: self.function(*given))
         captured = self.seen[key]
         if captured is None:
@@ -202,7 +229,7 @@ class Graphed:
     def _capture(self, leaves: list[Any], build: Build) -> _Captured:
         inputs = [self._place(leaf) for leaf in leaves]
         sources = [leaf for leaf in inputs if isinstance(leaf, torch.Generator)]
-        given, replay = self.shared.record(lambda: self.function(*build(inputs)), sources)
+        given, replay = self.shared.record(lambda: self.function(*build(inputs)), sources, self.pool)
         self.shared.standing |= {id(leaf): leaf for leaf in flatten(given)[0] if isinstance(leaf, Tensor)}
         return _Captured(inputs, given, replay)
 

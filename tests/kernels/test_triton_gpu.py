@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from kernels.judges import ragged, results_and_gradients
+from quantail.engine import with_matmuls
 from quantail.functional import quantile as plain_quantile
 from quantail.functional import returns as plain_returns
 from quantail.kernels import gru_sequence, lstm_sequence, mingru_sequence, returns, roads
@@ -69,12 +70,12 @@ def test_bfloat16_operands_are_right_to_their_rounding(kind, hidden):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_tensor_cores_take_float32_where_torch_lets_them(kind, monkeypatch):
+def test_tensor_cores_take_float32_where_torch_lets_them(kind):
     call, shape = KINDS[kind]
     arguments, start = scenes(64, *shape)
     expected = results_and_gradients(call, [part.double() for part in arguments], start)
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", True)
-    close(results_and_gradients(call, arguments, start), expected, 5e-3)
+    found = with_matmuls("tf32", lambda: results_and_gradients(call, arguments, start))()
+    close(found, expected, 5e-3)
 
 
 @pytest.mark.parametrize("rounded", [False, True])

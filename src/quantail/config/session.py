@@ -28,11 +28,11 @@ class EngineConfig:
     """Who executes an iteration, and how exactly it multiplies."""
 
     kind: str = "auto"  # auto | eager | compile | graph; auto: graph where a CUDA device can replay it, else eager
-    matmul: str = "float32"  # float32 | tf32: products on a CUDA device; sums, norms, losses and weights stay float32
+    matmul: str = "float32"  # float32 | tf32 | bfloat16: factors of products on a CUDA device, bfloat16 not those of the heads
 
     def __post_init__(self) -> None:
         check_choice("kind", self.kind, ENGINES)
-        check_choice("matmul", self.matmul, ("float32", "tf32"))
+        check_choice("matmul", self.matmul, ("float32", "tf32", "bfloat16"))
 
 
 @dataclass(frozen=True)

@@ -35,10 +35,15 @@ class Trunk(nn.Module):
         self.encoder = Encoder(space, net.encoder_sizes, net.activation, net.ortho_init)
         self.memory = MemoryNet(net.memory, self.encoder.width, net.hidden, net.layers, net.ortho_init)
         self.width = self.memory.width
+        self.rounded = False  # whether the factors of its products are rounded to bfloat16 on a CUDA device
 
     def forward(self, obs: Observation, memory: Memory, start: Tensor, dropout: Tensor | None) -> tuple[Tensor, Memory]:
-        latent, after = self.memory(self.encoder(obs), memory, start, dropout)
-        return latent, after
+        if not self.rounded:
+            latent, after = self.memory(self.encoder(obs), memory, start, dropout)
+            return latent, after
+        with torch.autocast("cuda", torch.bfloat16, cache_enabled=False):  # a graph would keep what is cached
+            latent, after = self.memory(self.encoder(obs), memory, start, dropout)
+        return latent.float(), after
 
 
 class Agent(nn.Module):

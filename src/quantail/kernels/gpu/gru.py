@@ -128,7 +128,7 @@ def gru_backward(
         if launch.stays(hidden, 3, gates.dtype):
             block, warps = launch.block_of(envs, hidden, dh)
             arguments = (dh, dh_last, gates, start, rows, w_low, slopes, dh0, steps, envs, rows.shape[-1])
-            tiles = {"H": hidden, "BLOCK": block, "PRECISION": launch.precision(dh), "num_warps": warps}
+            tiles = {"H": hidden, "BLOCK": block, "PRECISION": launch.precision(dh), "num_warps": warps, "num_stages": 1}
             sequence_backward[(triton.cdiv(envs, block),)](*arguments, **tiles)
         else:
             _each_row_backward(dh, dh_last, gates, start, rows, w_low, slopes, dh0)

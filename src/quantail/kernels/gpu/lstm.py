@@ -141,7 +141,7 @@ def lstm_backward(
         if launch.stays(hidden, 4, gates.dtype):
             block, warps = launch.block_of(envs, hidden, dh)
             arguments = (dh, dh_last, dc_last, gates, start, c_rows, w_low, slopes, dh0, dc0, steps, envs)
-            tiles = {"H": hidden, "BLOCK": block, "PRECISION": launch.precision(dh), "num_warps": warps}
+            tiles = {"H": hidden, "BLOCK": block, "PRECISION": launch.precision(dh), "num_warps": warps, "num_stages": 1}
             sequence_backward[(triton.cdiv(envs, block),)](*arguments, **tiles)
         else:
             _each_row_backward(dh, dh_last, dc0, gates, start, c_rows, w_low, slopes, dh0)
