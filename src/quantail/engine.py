@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
+from quantail import ranks
 from quantail.config import Config
 from quantail.envs.base import TensorEnv
 from quantail.errors import ConfigError
@@ -105,7 +106,12 @@ def on_device(env: TensorEnv) -> bool:
 
 def chosen(kind: str, env: TensorEnv) -> str:
     """The engine's name, `auto` made up."""
-    replayed = on_device(env) and env.is_pure
+    if kind == "graph" and ranks.count() > 1:
+        raise ConfigError(
+            f"engine.kind='graph' captures what one process does, and {ranks.count()} train together, each with another share "
+            "of every batch; use engine.kind='auto'"
+        )
+    replayed = on_device(env) and env.is_pure and ranks.count() == 1
     if kind == "graph" and not replayed:
         raise ConfigError(
             f"engine.kind='graph' captures what a CUDA device does, and {type(env).__name__} lives on {env.device.type}"

@@ -12,6 +12,7 @@ from quantail.functional.returns import normalize_advantages
 from quantail.kernels.quantile import pool_quantiles
 from quantail.kernels.returns import distributional_targets, gae
 from quantail.nets.agent import Agent, Memory
+from quantail.ranks import drawn, own, total, whole
 from quantail.risk import RiskState, charges, minding
 from quantail.rollout import Rollout
 from quantail.streams import uniform
@@ -72,7 +73,7 @@ def estimate(
     advantages, returns = gae(rollout.reward, values, *ends, valid=rollout.valid, final_values=final_values)
     particles = returns[..., None]
     if critic.targets == "distributional" and critic.kind != "scalar":
-        noise = (uniform((*returns.shape, critic.particles), source) for _ in range(2))
+        noise = (drawn(uniform, (*returns.shape, critic.particles), source, 1) for _ in range(2))
         particles = distributional_targets(rollout.reward, law, *ends, *noise, valid=rollout.valid, final_law=final_law)
     realised, borrowed = realise(rollout, law, final_law, source, ppo.gamma)
     magnitude, wanted = torch.maximum(values[:-1].abs(), returns.abs()), advantages
@@ -83,7 +84,6 @@ def estimate(
         wanted, magnitude = (
             minding(mine, its, risk, config) for mine, its in ((advantages, cost_advantages), (magnitude, -cost_magnitude))
         )
-    learned = normalize_advantages(wanted, ppo.normalize_advantage, weights=rollout.policy_weight, magnitude=magnitude)
     batch = Batch(
         obs=tree_map(lambda x: x[:-1], rollout.obs),
         start=rollout.start[:-1],
@@ -91,7 +91,7 @@ def estimate(
         log_prob=rollout.log_prob,
         policy=rollout.policy,
         action_mask=rollout.action_mask,
-        advantage=learned,
+        advantage=normalised(wanted, rollout.policy_weight, magnitude, ppo.normalize_advantage),
         target=_target(agent, particles, scale, critic),
         policy_weight=rollout.policy_weight,
         value_weight=rollout.value_weight,
@@ -100,6 +100,12 @@ def estimate(
     )
     found = Estimates(law, realised, borrowed, values, advantages, returns, particles, cost_advantages, cost_returns)
     return batch, found
+
+
+def normalised(advantages: Tensor, weight: Tensor, magnitude: Tensor, mode: str) -> Tensor:
+    """`normalize_advantages` over the environments of all processes that train together."""
+    every, weights, sizes = (whole(x, 1) for x in (advantages, weight, magnitude))
+    return own(normalize_advantages(every, mode, weights=weights, magnitude=sizes), 1)
 
 
 def cost_estimates(rollout: Rollout, risk: RiskState, config: Config) -> tuple[Tensor, Tensor]:
@@ -138,7 +144,7 @@ def realise(rollout: Rollout, law: Law, final_law: Law | None, source: torch.Gen
     predicted there. A mean in place of the draw would make the tail too thin, leaving such rows out would prefer short lives.
     """
     reward, ends = rollout.reward, (rollout.terminated, rollout.truncated, gamma, 1.0)
-    noise = uniform((*reward.shape, 1), source)
+    noise = drawn(uniform, (*reward.shape, 1), source, 1)
     never = torch.zeros_like(noise)  # below λ = 1: always on to the next row
     whole = distributional_targets(reward, law, *ends, never, noise, valid=rollout.valid, final_law=final_law)
     ones = torch.ones_like(rollout.start, dtype=reward.dtype)
@@ -170,7 +176,7 @@ def law_mean(law: Law) -> Tensor:
 def outside_share(particles: Tensor, scale: Scale, weight: Tensor, width: float | Tensor) -> Tensor:
     """Share of the target particles [T, B, M], by weight [T, B], beyond the atoms ±width of a critic; NaN without any."""
     outside = ((particles - scale.mean) / scale.std).abs() > width
-    return (outside.double().mean(-1) * weight).sum() / weight.sum()
+    return total((outside.double().mean(-1) * weight).sum()) / total(weight.sum())
 
 
 def _target(agent: Agent, particles: Tensor, scale: Scale, config: CriticConfig) -> Tensor:

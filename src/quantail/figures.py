@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from quantail import ranks
 from quantail.config import Config
 from quantail.control import EPISODES
 from quantail.losses import Knobs
@@ -16,6 +17,8 @@ from quantail.reading import Reading
 from quantail.risk import risk_figures
 from quantail.rollout import Carry, Rollout
 from quantail.statistics import gathered, latest_episodes
+
+COUNTS = ("rollout/valid_rows", "rollout/learned_rows", "rollout/episodes")
 
 
 class Figures(NamedTuple):
@@ -43,4 +46,13 @@ def figures_of(
     later = renewed(carry, rollout, estimates.particles, config, rests, estimates.cost_returns)
     others = scale_figures(carry, later, config) | optimizer_figures(optimizer) | risk_figures(carry.risk, config.risk)
     names, values = gathered(agent, carry, rollout, batch, estimates, steps, knobs, others)
-    return Figures(later, names, values, latest_episodes(rollout, EPISODES))
+    episodes = ranks.whole(latest_episodes(rollout, EPISODES), 0)
+    return Figures(later, names, of_all_ranks(names, values), episodes)
+
+
+def of_all_ranks(names: tuple[str, ...], values: Tensor) -> Tensor:
+    """Figures of all processes that train together: what counts rows is summed, of all else the mean; NaN is none."""
+    if ranks.count() == 1:
+        return values
+    counts = torch.tensor([name in COUNTS or name.startswith("health/not_finite") for name in names], device=values.device)
+    return torch.where(counts, ranks.total(values), ranks.joint(names, values, mean=True))

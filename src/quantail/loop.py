@@ -16,6 +16,7 @@ from quantail.losses import LossTerm
 from quantail.nets.agent import Agent
 from quantail.normaliser import adopt
 from quantail.optim.joint import make as make_optim
+from quantail.ranks import drawn
 from quantail.registry import gained_is_seen, make
 from quantail.risk import risk_findings
 from quantail.rollout import Carry, Noise, Rollout, start_carry
@@ -89,14 +90,14 @@ def train(
     while env_steps < config.total_timesteps:
         i = carry.iteration
         turned = knobs(control, i, env_steps, config, env.device, hooks.schedules)
-        drawn = rollout_noise(config, env, agent, i)
+        noise = rollout_noise(config, env, agent, i)
         env.renew(carry.env_state, i)
         watch.lap("other")
-        rollout, carry = engine.collect(carry, drawn)
+        rollout, carry = engine.collect(carry, noise)
         hooks.collected(rollout, carry)
         watch.lap("collect")
         levels, order = (generator(config.seed, stream, i, env.device) for stream in (Stream.TARGETS, Stream.ORDER))
-        reading = engine.read(rollout, carry, levels, drawn.dropout, env_steps / config.total_timesteps, i == 0)
+        reading = engine.read(rollout, carry, levels, noise.dropout, env_steps / config.total_timesteps, i == 0)
         watch.lap("estimate")
         learned = update(
             engine.step, reading.groups, order, turned, epochs=epochs(control, config), void_steps=control.void_steps
@@ -159,7 +160,7 @@ def begin(config: Config, env: TensorEnv, agent: Agent | None = None, iteration:
     agent = agent or make_agent(config, env)
     check_finite(**dict(agent.named_parameters()))
     source = generator(config.seed, Stream.RESET, iteration, env.device)
-    carry = start_carry(env, agent, normal((env.num_envs, env.noise_dim), source), config)
+    carry = start_carry(env, agent, drawn(normal, (env.num_envs, env.noise_dim), source, 0), config)
     return Progress(agent, make_optimizer(agent, config.optim, config.seed), carry, start_control(config), 0)
 
 
@@ -178,7 +179,7 @@ def make_optimizer(agent: Agent, config: OptimConfig, seed: int = 0) -> torch.op
 
 
 def rollout_noise(config: Config, env: TensorEnv, agent: Agent, iteration: int) -> Noise:
-    """All that the rollout of an iteration draws."""
+    """All that the rollout of an iteration draws, in the environments of this process."""
     rows = (config.ppo.n_steps, env.num_envs)
     act, environment, dropout, explore = (
         generator(config.seed, stream, iteration, env.device)
@@ -187,8 +188,8 @@ def rollout_noise(config: Config, env: TensorEnv, agent: Agent, iteration: int) 
     draw = uniform if agent.policy.noise_kind == "uniform" else normal
     dropped, explored = agent.dropout_shape(env.num_envs), agent.explore_shape(env.num_envs)
     return Noise(
-        act=draw((*rows, agent.policy.noise_dim), act),
-        environment=normal((*rows, env.noise_dim), environment),
-        dropout=None if dropped is None else agent.dropout_mask(uniform(dropped, dropout)),
-        explore=None if explored is None else normal(explored, explore),
+        act=drawn(draw, (*rows, agent.policy.noise_dim), act, 1),
+        environment=drawn(normal, (*rows, env.noise_dim), environment, 1),
+        dropout=None if dropped is None else agent.dropout_mask(drawn(uniform, dropped, dropout, 1)),
+        explore=None if explored is None else drawn(normal, explored, explore, 0),
     )

@@ -5,6 +5,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from quantail import ranks
 from quantail.config import Config, CriticConfig
 from quantail.estimate import cost_estimates, outside_share
 from quantail.functional.moments import (
@@ -37,7 +38,7 @@ def first_scale(carry: Carry, rollout: Rollout, config: Config) -> Carry:
         return carry
     nothing = torch.zeros_like(rollout.start, dtype=rollout.reward.dtype)
     _, sums = gae(rollout.reward, nothing, rollout.terminated, rollout.truncated, config.ppo.gamma, 1.0, valid=rollout.valid)
-    carry = with_seen(carry, batch_moments(sums, (0, 1), rollout.value_weight), config.critic)
+    carry = with_seen(carry, of_all_ranks(batch_moments(sums, (0, 1), rollout.value_weight)), config.critic)
     return carry._replace(scale=scale_of_returns(carry.return_moments))
 
 
@@ -65,12 +66,13 @@ def renewed(
     if cost_returns is not None:
         carry = carry._replace(risk=with_charges_seen(carry.risk, rollout, cost_returns, config))
     observed = {
-        name: merge_moments(known, finite_moments(rollout.raw_moments[name])) for name, known in carry.obs_moments.items()
+        name: merge_moments(known, finite_moments(of_all_ranks(rollout.raw_moments[name])))
+        for name, known in carry.obs_moments.items()
     }
     carry = carry._replace(obs_moments=observed)
     if not config.critic.normalize_returns:
         return carry
-    carry = with_seen(carry, batch_moments(particles, (0, 1, 2), rollout.value_weight), config.critic)
+    carry = with_seen(carry, of_all_ranks(batch_moments(particles, (0, 1, 2), rollout.value_weight)), config.critic)
     return carry._replace(scale=carry.scale if rests else next_scale(carry, rollout, particles, config.critic))
 
 
@@ -82,10 +84,15 @@ def adopt(before: Carry, after: Carry, agent: Agent) -> Carry:
     return after
 
 
+def of_all_ranks(moments: Moments) -> Moments:
+    """What was seen by all processes that train together."""
+    return moments if ranks.count() == 1 else pool_moments(Moments(*(ranks.whole(x[..., None], -1) for x in moments)))
+
+
 def with_charges_seen(state: RiskState, rollout: Rollout, returns: Tensor, config: Config) -> RiskState:
     """The state with one more iteration's charges in the scale of their critic; before the first outcome there are none."""
     weight = rollout.value_weight * ~state.nu.isnan()
-    seen = finite_moments(batch_moments(returns, (0, 1), weight))
+    seen = finite_moments(of_all_ranks(batch_moments(returns, (0, 1), weight)))
     moments = average_moments(state.moments, seen, config.critic.return_rate)
     new = scale_of_returns(moments)
     known = moments.weight > 0

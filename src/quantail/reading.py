@@ -9,6 +9,7 @@ from quantail.config import Config
 from quantail.estimate import Batch, Estimates, estimate
 from quantail.nets.agent import Agent
 from quantail.normaliser import first_cost_scale, first_scale
+from quantail.ranks import whole
 from quantail.risk import assessed
 from quantail.rollout import Carry, Rollout
 from quantail.stepper import Sequences
@@ -42,6 +43,6 @@ def read(
 
 def informed(carry: Carry, rollout: Rollout, config: Config, done: float, first: bool) -> Carry:
     """The carry that knows the rollout's outcomes; and, where it is the very first, the scales that it is read in."""
-    carry = carry._replace(risk=assessed(carry.risk, rollout.outcome, config.risk, done))
+    carry = carry._replace(risk=assessed(carry.risk, whole(rollout.outcome, 1), config.risk, done))
     carry = first_cost_scale(carry, rollout, config)
     return first_scale(carry, rollout, config) if first else carry

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from quantail import ranks
 from quantail.config import Config, PpoConfig
 from quantail.estimate import Batch
 from quantail.losses import Knobs, LossTerm, Part, batch_loss
@@ -34,6 +35,7 @@ class Sequences(NamedTuple):
     rows: Batch  # [L, S, ...]
     memory: Memory  # before the first row
     burn_in: int  # so many first rows only warm up the memory
+    envs: int  # S is a multiple of it: sequences of one span of time after those of another
     dropout: Tensor | None  # [R, S, H]
 
 
@@ -81,6 +83,7 @@ class Stepper:
         runs = stops.rule == GOES_ON
         after = None if scaler is None else scaler.parts_of_a_batch()
         stats = accumulate(self.agent, parts_of(pick, config.ppo), knobs, config, self.loss_terms, after)
+        stats = of_all_ranks(stats, self.owners)
         norms = gradient_norms(self.owners)
         finite = torch.cat([torch.stack([stats[name].isfinite() for name in losses_of(stats)]), norms.isfinite()])
         fine = stats["loss"].isfinite() & norms.isfinite().all()
@@ -107,7 +110,8 @@ def parts_of(pick: Pick, ppo: PpoConfig) -> list[Part]:
     """The chosen sequences as the parts of one optimizer step, each knowing the weight of them all."""
     group, index, noise = pick
     weights = (group.rows.policy_weight, group.rows.value_weight)
-    totals = [torch.clamp_min(weight[group.burn_in :, index].sum(), torch.finfo(weight.dtype).tiny) for weight in weights]
+    sums = (ranks.total(weight[group.burn_in :, index].sum()) for weight in weights)
+    totals = [torch.clamp_min(weight, torch.finfo(weight.dtype).tiny) for weight in sums]
     count = min(ppo.micro_batches, len(index))
     places = torch.arange(len(index), device=index.device).tensor_split(count)
     return [
@@ -148,6 +152,18 @@ def accumulate(
             join = torch.maximum if name.endswith("_max") else torch.minimum if name.endswith("_min") else torch.add
             totals[name] = join(totals[name], value) if name in totals else value
     return totals
+
+
+def of_all_ranks(stats: dict[str, Tensor], owners: Owners) -> dict[str, Tensor]:
+    """The statistics of all processes together, and their gradients summed, in place."""
+    if ranks.count() == 1:
+        return stats
+    gradients = [p.grad for p in owners.parameters if p.grad is not None]
+    summed = ranks.total(torch.cat([gradient.flatten() for gradient in gradients]))
+    parts = torch.split(summed, [gradient.numel() for gradient in gradients])
+    for gradient, part in zip(gradients, parts, strict=True):
+        gradient.copy_(part.view_as(gradient))
+    return dict(zip(stats, ranks.joint(tuple(stats), torch.stack([value.double() for value in stats.values()])), strict=True))
 
 
 def owners_of(agent: Agent) -> Owners:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from quantail import ranks
 from quantail.config import Config, PpoConfig
 from quantail.errors import ConfigError
 from quantail.estimate import Batch
@@ -80,7 +81,7 @@ def sequences(batch: Batch, memory: Mapping[int, Memory], dropout: Tensor | None
         rows = tree_map(lambda x, spans=spans: torch.cat([x[begin:end] for begin, end in spans], 1), batch)
         before = tree_map(lambda *parts: torch.cat(parts, 1), *(memory[begin] for begin, _ in spans))
         masks = None if dropout is None else torch.cat([dropout] * len(spans), 1)
-        found.append(Sequences(rows, before, burn_in, masks))
+        found.append(Sequences(rows, before, burn_in, batch.advantage.shape[1], masks))
     return found
 
 
@@ -122,7 +123,7 @@ def picks(
     """Every sequence once, in random order, for successive optimizer steps; a remainder is a smaller one."""
     chosen: list[tuple[Sequences, Tensor]] = []
     for group in groups:
-        length, count = group.rows.advantage.shape
+        length, count = len(group.rows.advantage), group.rows.advantage.shape[1] * ranks.count()
         size = max(1, min(ppo.batch_size // (length - group.burn_in), count))
         shuffled = torch.randperm(count, generator=order, device=order.device)
         chosen += [(group, index) for index in torch.split(shuffled, size)]
@@ -134,11 +135,26 @@ def picks(
         if entropy_noise:  # for the whole step at once: its parts see what they would have seen together
             rows = (1, len(action) - group.burn_in, len(index), *action.shape[2:])
             noise = normal(rows, order, action.dtype)
-        yield Pick(group, index, noise)
+        mine, kept = ranks.chosen(index, group.envs)
+        noise = noise if noise is None or kept is None else noise[:, :, kept]
+        yield Pick(group, mine, noise) if len(mine) else idle(group, noise)
+
+
+def idle(group: Sequences, noise: Tensor | None) -> Pick:
+    """Where none of a batch's sequences is this process's own: one that weighs nothing, for all take every step together."""
+    nothing = torch.zeros_like(group.rows.policy_weight)
+    weightless = group._replace(rows=group.rows._replace(policy_weight=nothing, value_weight=nothing))
+    first = torch.zeros(1, dtype=torch.int64, device=nothing.device)
+    return Pick(weightless, first, None if noise is None else noise.new_zeros(*noise.shape[:2], 1, *noise.shape[3:]))
 
 
 def check_parts(groups: Sequence[Sequences], config: Config) -> None:
-    """Two micro-batches are compared only where a batch holds two sequences."""
+    """Two micro-batches are compared only where a batch holds two sequences, and where one process has them all."""
+    if config.optim.variance.estimator == "two_batch" and ranks.count() > 1:
+        raise ConfigError(
+            f"optim.variance.estimator=two_batch compares the parts of a batch, of which {ranks.count()} processes have some "
+            "each; use elementwise, or one process"
+        )
     most = max(min(config.ppo.batch_size // (len(g.rows.advantage) - g.burn_in), g.rows.advantage.shape[1]) for g in groups)
     if config.optim.variance.estimator == "two_batch" and most < 2:
         raise ConfigError(

@@ -25,7 +25,7 @@ FLOORS = (
     ("kernels",),
     ("functional",),
     ("presets",),
-    ("types", "config", "settings", "errors", "streams", "trees", "version"),
+    ("types", "config", "settings", "errors", "streams", "trees", "ranks", "version"),
 )
 
 # The modules that may import more than the standard library, torch, numpy and safetensors.

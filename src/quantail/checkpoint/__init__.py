@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from quantail import ranks
 from quantail.checkpoint import atomic, store
 from quantail.checkpoint.spaces import described, space_from, space_to
 from quantail.checkpoint.tree import rebuilt
@@ -49,6 +50,7 @@ class Checkpoint(NamedTuple):
     state: Mapping[str, Any]  # of each part of `Progress`
     extra: Mapping[str, Any]  # what the caller of `save` put in beside it
     fitted: Mapping[str, Any] = MappingProxyType({})  # `TensorEnv.fitted`: play in what is measured by it
+    ranks: int = 1  # processes that trained together; of several, running episodes are not kept
 
     @property
     def env_steps(self) -> int:
@@ -77,7 +79,7 @@ def save(path: Path | str, progress: Progress, config: Config, env: TensorEnv, e
 def to_bytes(progress: Progress, config: Config, env: TensorEnv, extra: Mapping[str, Any] | None = None) -> bytes:
     """The bytes of a checkpoint; equal progress gives equal bytes."""
     carry = progress.carry
-    env_state = env.state_dict(carry.env_state) if env.exact_resume else {}
+    env_state = env.state_dict(carry.env_state) if env.exact_resume and ranks.count() == 1 else {}
     state = {name: _state_of(value) for name, value in progress._asdict().items()}
     state["carry"] = carry._replace(env_state=env_state)
     return store.pack(
@@ -90,6 +92,7 @@ def to_bytes(progress: Progress, config: Config, env: TensorEnv, extra: Mapping[
             "state": state,
             "extra": dict(extra or {}),
             "fitted": dict(env.fitted),
+            "ranks": ranks.count(),
         }
     )
 
@@ -122,8 +125,9 @@ def from_tree(tree: dict[str, Any], name: str) -> Checkpoint:
 def restore(checkpoint: Checkpoint, env: TensorEnv, config: Config | None = None, agent: Agent | None = None) -> Progress:
     """Where the run was when it was saved; `train(config, env, progress=...)` goes on from there.
 
-    An environment that cannot be put back (`exact_resume` False) has been reset: it starts new episodes, other ones than
-    those the run began with. `config` is the checkpoint's own if none is given; `agent` takes the weights if one is given.
+    An environment that cannot be put back (`exact_resume` False, or several processes) has been reset: it starts new episodes,
+    other ones than those the run began with. `config` is the checkpoint's own if none is given; `agent` takes the weights if
+    one is given.
     """
     check_environment(checkpoint, env)
     config = config or checkpoint.config
@@ -133,7 +137,7 @@ def restore(checkpoint: Checkpoint, env: TensorEnv, config: Config | None = None
     for name, template in fresh._asdict().items():
         saved = _part(checkpoint, name)
         if name == "carry":
-            parts[name] = _carry(fresh.carry, saved, env)
+            parts[name] = _carry(fresh.carry, saved, env, is_put_back(checkpoint, env))
         elif hasattr(template, "load_state_dict"):
             parts[name] = _loaded(template, saved, f"{name} of {checkpoint.name}")
         else:
@@ -158,11 +162,16 @@ def check_environment(checkpoint: Checkpoint, env: TensorEnv, any_number: bool =
                 f"{checkpoint.name} has the {use} space {described(there)}, {type(env).__name__} has {described(here)}; "
                 "use the environment it was trained in"
             )
-    if env.exact_resume and not any_number and env.num_envs != checkpoint.num_envs:
+    if is_put_back(checkpoint, env) and not any_number and env.num_envs != checkpoint.num_envs:
         raise CheckpointError(
             f"{checkpoint.name} holds {checkpoint.num_envs} environments, {type(env).__name__} has {env.num_envs}; "
             f"make it with num_envs={checkpoint.num_envs}"
         )
+
+
+def is_put_back(checkpoint: Checkpoint, env: TensorEnv) -> bool:
+    """Whether episodes go on where they were: not where the environment cannot, nor after or in training by several."""
+    return env.exact_resume and checkpoint.ranks == ranks.count() == 1
 
 
 # --- parts ------------------------------------------------------------------------------------------------------------
@@ -178,12 +187,12 @@ def _part(checkpoint: Checkpoint, name: str) -> Any:
     return checkpoint.state[name]
 
 
-def _carry(fresh: Carry, saved: Mapping[str, Any], env: TensorEnv) -> Carry:
+def _carry(fresh: Carry, saved: Mapping[str, Any], env: TensorEnv, exact: bool) -> Carry:
     """The carry of a file; where the environment cannot be put back, the running episodes are the fresh ones."""
-    apart = ("env_state",) if env.exact_resume else RUNNING
+    apart = ("env_state",) if exact else RUNNING
     templates = {name: value for name, value in fresh._asdict().items() if name not in apart}
     kept = rebuilt(templates, {name: value for name, value in saved.items() if name not in apart}, env.device, "carry")
-    own = {name: env.load_state(saved[name]) if env.exact_resume else getattr(fresh, name) for name in apart}
+    own = {name: env.load_state(saved[name]) if exact else getattr(fresh, name) for name in apart}
     return Carry(**kept, **own)
 
 

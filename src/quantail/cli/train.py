@@ -81,8 +81,11 @@ def resume(folder: Annotated[Path, tyro.conf.Positional], total_timesteps: int |
 
 def told(outcome: "Outcome") -> int:
     """One line about how it ended."""
+    from quantail import ranks
+
     best = f", best {outcome.judged.best:g} at {outcome.judged.best_env_steps} steps" if outcome.judged.best is not None else ""
     line = f"{outcome.status}: {outcome.env_steps} steps in {outcome.iteration} iterations{best}; in {outcome.folder}"
     cut = outcome.status == "interrupted"
-    print(line + (f"; go on with: quantail resume {outcome.folder}" if cut else ""))
+    if ranks.writes():
+        print(line + (f"; go on with: quantail resume {outcome.folder}" if cut else ""))
     return STOPPED if cut else 0

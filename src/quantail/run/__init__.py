@@ -7,7 +7,8 @@ outcome = quantail.resume("runs/mine")          # as if it had never stopped
 import sys
 from types import ModuleType
 
-from quantail.run.session import Outcome, resume, run
+from quantail.run.session import resume, run
+from quantail.run.together import Outcome
 
 __all__ = ["Outcome", "resume", "run"]
 

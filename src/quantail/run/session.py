@@ -11,6 +11,7 @@ from typing import NamedTuple, TypeVar
 import torch
 
 from quantail import checkpoint as checkpoints
+from quantail import ranks
 from quantail.checkpoint import Checkpoint, atomic, rotation
 from quantail.config import Config
 from quantail.envs.base import TensorEnv
@@ -24,35 +25,14 @@ from quantail.monitor.sinks import Sink
 from quantail.nets.agent import Agent
 from quantail.registry import make
 from quantail.run import folder as folders
+from quantail.run.given import Given
 from quantail.run.interrupt import Interrupt
 from quantail.run.lock import locked
+from quantail.run.together import FINISHED, INTERRUPTED, RUNNING, STOPPED_EARLY, Outcome, follow, made
 from quantail.run.validation import Judged, evaluate, judge, score_of, unjudged
 
-RUNNING, FINISHED, STOPPED_EARLY, INTERRUPTED = "running", "finished", "stopped early", "interrupted"
 Open = TypeVar("Open", TensorEnv, Sink)
 LOG = logging.getLogger("quantail.run")
-
-
-class Given(NamedTuple):
-    """What a run is handed beside its settings."""
-
-    env: TensorEnv | None = None
-    evaluation_env: TensorEnv | None = None
-    agent: Agent | None = None
-    loss_terms: Sequence[LossTerm] = ()
-    hooks: Hooks = NO_HOOKS
-    sinks: Sequence[Sink] = ()
-
-
-class Outcome(NamedTuple):
-    """How a run, or this process's part of it, ended."""
-
-    status: str  # finished | stopped early | interrupted
-    folder: Path
-    iteration: int  # iterations done
-    env_steps: int
-    judged: Judged
-    agent: Agent
 
 
 class Stage(NamedTuple):
@@ -80,18 +60,22 @@ def run(
     """Train by a config into a folder of its own; all that `resume` needs to go on lies there at any moment.
 
     The environments are made from `config.env` unless they are handed over; `sinks` come beside those of `config.run.sinks`.
+    Of several processes that `torchrun` started each has its part of the environments, and the first one the folder.
     """
-    folder = Path(folder)
-    folders.create(folder)
-    with _at_work(folder) as interrupt:
-        folders.refuse_used(folder)
-        torch.set_num_threads(config.run.threads)
-        given = Given(env, evaluation_env, agent, loss_terms, hooks, sinks)
-        try:
-            return _from(None, config, folder, given, interrupt)
-        except BaseException:
-            folders.forget_unused(folder)  # while it is ours
-            raise
+    folder, given = Path(folder), Given(env, evaluation_env, agent, loss_terms, hooks, sinks)
+    with ranks.joined("cpu" if env is None else env.device):
+        if ranks.place():
+            torch.set_num_threads(config.run.threads)
+            return follow(None, config, folder, given)
+        folders.create(folder)
+        with _at_work(folder) as interrupt:
+            folders.refuse_used(folder)
+            torch.set_num_threads(config.run.threads)
+            try:
+                return _from(None, config, folder, given, interrupt)
+            except BaseException:
+                folders.forget_unused(folder)  # while it is ours
+                raise
 
 
 def resume(
@@ -110,9 +94,10 @@ def resume(
     The settings are those of config.yaml; `total_timesteps` makes the run longer. What `run` was handed over beside them has
     to be handed over anew.
     """
-    folder = Path(folder)
+    folder, given = Path(folder), Given(env, evaluation_env, agent, loss_terms, hooks, sinks)
     folders.refuse_empty(folder)
-    with _at_work(folder) as interrupt:
+    with ranks.joined("cpu" if env is None else env.device), ExitStack() as stack:
+        interrupt = None if ranks.place() else stack.enter_context(_at_work(folder))
         config = folders.read_config(folder)
         if total_timesteps is not None:
             config = replace(config, total_timesteps=total_timesteps)
@@ -120,8 +105,7 @@ def resume(
         for note in notes:
             LOG.warning("%s", note)
         torch.set_num_threads(saved.threads if saved else config.run.threads)
-        given = Given(env, evaluation_env, agent, loss_terms, hooks, sinks)
-        return _from(saved, config, folder, given, interrupt)
+        return follow(saved, config, folder, given) if interrupt is None else _from(saved, config, folder, given, interrupt)
 
 
 # --- the stage --------------------------------------------------------------------------------------------------------
@@ -150,8 +134,7 @@ def _stage(config: Config, folder: Path, given: Given, saved: Checkpoint | None)
     with ExitStack() as stack:
         env, judged_in = given.env, given.evaluation_env
         if env is None:
-            known = saved.fitted if saved else None
-            env = stack.enter_context(_closing(make(config.env, risk=config.risk, fitted=known)))
+            env = stack.enter_context(_closing(made(config, saved)))
         if config.run.evaluate_every and judged_in is None:
             count = config.run.evaluate_envs
             judged_in = stack.enter_context(_closing(make(config.env, count, config.risk, "validation", env.fitted)))
@@ -214,7 +197,7 @@ def _train(stage: Stage, progress: Progress, judged: Judged, interrupt: Interrup
     """Iterations until the last; after each come evaluation, logs and checkpoint, in this order."""
     config, given = stage.config, stage.given
     save(stage, progress, judged)  # what cannot be saved is told before anything is learnt
-    status = _status(config, progress, judged, interrupt)
+    status = ranks.same(_status(config, progress, judged, interrupt))
     reports = train(config, stage.env, None, given.loss_terms, progress, given.hooks)
     try:
         while status == RUNNING:
@@ -222,7 +205,7 @@ def _train(stage: Stage, progress: Progress, judged: Judged, interrupt: Interrup
             for sink in stage.sinks:
                 sink(report)
             progress = report.progress
-            status = _status(config, progress, judged, interrupt)
+            status = ranks.same(_status(config, progress, judged, interrupt))
             if better:
                 save(stage, progress, judged, best=True)
             if status != RUNNING or progress.carry.iteration % config.run.save_every == 0:
