@@ -83,7 +83,7 @@ def trained(config, env, monkeypatch=None, iterations=6):
         monkeypatch.setattr("quantail.optim.gated.free_to_look", lambda flag: False)
         monkeypatch.setattr("quantail.update.free_to_look", lambda flag: False)
     found = []
-    for report, _ in zip(train(config, env, progress=progress), range(iterations), strict=False):
+    for _, report in zip(range(iterations), train(config, env, progress=progress), strict=False):
         found.append({name: value for name, value in report.metrics.items() if not name.startswith("time/")})
     return found, [p.detach().clone() for p in agent.parameters()], device
 

@@ -110,7 +110,7 @@ def engines_of(kind, memory="lstm", iterations=6, begun=None, **options):
     )
     env = HiddenRegime(64, horizon=6, device="cuda")
     found = []
-    for report, _ in zip(train(config, env, progress=begun), range(iterations), strict=False):
+    for _, report in zip(range(iterations), train(config, env, progress=begun), strict=False):
         found.append({name: value for name, value in report.metrics.items() if not name.startswith("time/")})
     return found, report
 
