@@ -234,3 +234,48 @@ def test_particles_are_the_same_to_the_bit(source, kind):
     expected = plain_returns.distributional_targets(rewards, law, *ends, *noise, valid=valid, final_law=final)
     found = sample_replacement(rewards, list(law), *ends, noise, valid, list(final or ()))
     torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
+# --- as torch sees them ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch.compile does it to trace
+@pytest.mark.parametrize("kind", KINDS)
+def test_traces_as_one_graph(kind):
+    arguments, start = scenes(*KINDS[kind][1])
+    leaves = [part.requires_grad_() for part in arguments]
+    compiled = torch.compile(on_gpu(kind), fullgraph=True, backend="aot_eager")
+    expected, found = (call(leaves[0], start, *leaves[1:]) for call in (on_gpu(kind), compiled))
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    slopes = [torch.autograd.grad(values[0].square().sum(), leaves) for values in (found, expected)]
+    torch.testing.assert_close(slopes[0], slopes[1], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("save", [True, False])
+def test_operators_keep_what_they_promise(save):
+    """Shapes without running, no aliases, nothing overwritten (torch's own examination)."""
+    from quantail.kernels.gpu import gru, lstm, mingru, quantile, returns
+
+    promises = ("test_schema", "test_faketensor")
+    for kind, ahead, back in (
+        ("lstm", lstm.lstm_forward, lstm.lstm_backward),
+        ("gru", gru.gru_forward, gru.gru_backward),
+        ("mingru", mingru.mingru_forward, mingru.mingru_backward),
+    ):
+        (x, *rest), start = scenes(*KINDS[kind][1])
+        states, weights = rest[: KINDS[kind][1][1]], rest[KINDS[kind][1][1] :]
+        more = (torch.float32,) if kind == "mingru" else (save, torch.float32)
+        torch.library.opcheck(ahead, (x, start, *states, *weights, *more), test_utils=promises)
+        if not save:
+            continue
+        h, *found = ahead(x, start, *states, *weights, *more)
+        kept = found[len(states) :]
+        given = [torch.randn_like(h), *(torch.randn_like(state) for state in states), start]
+        given += [states[0], weights[0], h] if kind == "mingru" else weights[:2]
+        torch.library.opcheck(back, (*given, *kept, True), test_utils=promises)
+    row, mask = torch.randn(T, B), torch.rand(T, B) < 0.3
+    torch.library.opcheck(quantile.huber_forward, (row, torch.randn(T, 5), torch.rand(B), 0.1), test_utils=promises)
+    ends = (mask, mask, 0.9, 0.8)
+    torch.library.opcheck(returns.advantages_and_returns, (row, torch.randn(T + 1, B), *ends, None, row), test_utils=promises)
+    law, noise = list(law_of((T + 1, B), "quantile")), [torch.rand(T, B, 3) for _ in range(2)]
+    torch.library.opcheck(returns.sample_replacement, (row, law, *ends, noise, mask, []), test_utils=promises)
