@@ -36,7 +36,8 @@ def sequence_forward(
     gates, start, h0, c0, w_h, h_rows, c_rows, operands, c_last, steps, envs, width,
     H: tl.constexpr, BLOCK: tl.constexpr, SAVE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """All rows of BLOCK environments: h, c and the four tiles of W_h never leave the processor.
+    """All rows of BLOCK environments: h, c and the four tiles of W_h never leave the processor. One gate after the other, for
+    registers hold one and a half of them beside h and c.
 
     gates [T, B, 4H] in: W_x·x + b, out (SAVE): what `gate` stores, and g; start [T, B], h0, c0 [B, H], w_h [4H, H]
     -> h_rows [T, B, H], c_last [B, H]; (SAVE) c_rows [T+1, B, H], the memory before and after each row, and
@@ -65,22 +66,27 @@ def sequence_forward(
         c = tl.where(empty, 0.0, c)
         x = h.to(w_i.dtype)
         i = tl.load(gates + at_gates, mask=inside, other=0.0).to(tl.float32)
-        f = tl.load(gates + H + at_gates, mask=inside, other=0.0).to(tl.float32)
-        g = tl.load(gates + 2 * H + at_gates, mask=inside, other=0.0).to(tl.float32)
-        o = tl.load(gates + 3 * H + at_gates, mask=inside, other=0.0).to(tl.float32)
-        i = tl.dot(x, w_i, i, input_precision=PRECISION)
-        f = tl.dot(x, w_f, f, input_precision=PRECISION)
-        g = tl.dot(x, w_g, g, input_precision=PRECISION)
-        o = tl.dot(x, w_o, o, input_precision=PRECISION)
-        h, c, i, f, g, o = cell(i, f, g, o, c)
-        tl.store(h_rows + at, h, mask=inside)
+        i, kept = gate(tl.dot(x, w_i, i, input_precision=PRECISION))
         if SAVE:
             tl.store(operands + at_operand, x, mask=inside)
-            tl.store(c_rows + at, c, mask=inside)
-            tl.store(gates + at_gates, i.to(x.dtype), mask=inside)
-            tl.store(gates + H + at_gates, f.to(x.dtype), mask=inside)
+            tl.store(gates + at_gates, kept.to(x.dtype), mask=inside)
+        g = tl.load(gates + 2 * H + at_gates, mask=inside, other=0.0).to(tl.float32)
+        g = tanh(tl.dot(x, w_g, g, input_precision=PRECISION))
+        if SAVE:
             tl.store(gates + 2 * H + at_gates, g.to(x.dtype), mask=inside)
-            tl.store(gates + 3 * H + at_gates, o.to(x.dtype), mask=inside)
+        g *= i
+        f = tl.load(gates + H + at_gates, mask=inside, other=0.0).to(tl.float32)
+        f, kept = gate(tl.dot(x, w_f, f, input_precision=PRECISION))
+        if SAVE:
+            tl.store(gates + H + at_gates, kept.to(x.dtype), mask=inside)
+        c = f * c + g
+        o = tl.load(gates + 3 * H + at_gates, mask=inside, other=0.0).to(tl.float32)
+        o, kept = gate(tl.dot(x, w_o, o, input_precision=PRECISION))
+        h = o * tanh(c)
+        tl.store(h_rows + at, h, mask=inside)
+        if SAVE:
+            tl.store(gates + 3 * H + at_gates, kept.to(x.dtype), mask=inside)
+            tl.store(c_rows + at, c, mask=inside)
             operands += envs * width
             c_rows += envs * H
         start += envs
@@ -122,27 +128,28 @@ def sequence_backward(
     for _ in range(steps):
         empty = (tl.load(start + rows, mask=live, other=1) != 0)[:, None]
         dh += tl.load(dh_rows + at, mask=inside, other=0.0).to(tl.float32)
-        c_above = tl.load(c_rows + at, mask=inside, other=0.0)
-        i = tl.load(gates + at_gates, mask=inside, other=0.5).to(tl.float32)
-        f = tl.load(gates + H + at_gates, mask=inside, other=0.5).to(tl.float32)
+        o, slope = stored_gate(tl.load(gates + 3 * H + at_gates, mask=inside, other=0.5).to(tl.float32))
+        tanh_c = tanh(c)
+        dc += dh * o * (1 - tanh_c * tanh_c)
+        push = (dh * tanh_c * slope).to(w_o.dtype)
+        tl.store(slopes + 3 * H + at_gates, push, mask=inside)
+        dh = tl.dot(push, w_o, input_precision=PRECISION)
+        i, slope = stored_gate(tl.load(gates + at_gates, mask=inside, other=0.5).to(tl.float32))
         g = tl.load(gates + 2 * H + at_gates, mask=inside, other=0.0).to(tl.float32)
-        o = tl.load(gates + 3 * H + at_gates, mask=inside, other=0.5).to(tl.float32)
-        i, f, g, o, dc = cell_slopes(i, f, g, o, c, tl.where(empty, 0.0, c_above), dh, dc)
-        i = i.to(w_i.dtype)
-        f = f.to(w_i.dtype)
-        g = g.to(w_i.dtype)
-        o = o.to(w_i.dtype)
-        tl.store(slopes + at_gates, i, mask=inside)
-        tl.store(slopes + H + at_gates, f, mask=inside)
-        tl.store(slopes + 2 * H + at_gates, g, mask=inside)
-        tl.store(slopes + 3 * H + at_gates, o, mask=inside)
-        dh = tl.dot(i, w_i, input_precision=PRECISION)
-        dh = tl.dot(f, w_f, dh, input_precision=PRECISION)
-        dh = tl.dot(g, w_g, dh, input_precision=PRECISION)
-        dh = tl.dot(o, w_o, dh, input_precision=PRECISION)
+        push = (dc * g * slope).to(w_i.dtype)
+        tl.store(slopes + at_gates, push, mask=inside)
+        dh = tl.dot(push, w_i, dh, input_precision=PRECISION)
+        push = (dc * i * (1 - g * g)).to(w_g.dtype)
+        tl.store(slopes + 2 * H + at_gates, push, mask=inside)
+        dh = tl.dot(push, w_g, dh, input_precision=PRECISION)
+        c = tl.load(c_rows + at, mask=inside, other=0.0)
+        f, slope = stored_gate(tl.load(gates + H + at_gates, mask=inside, other=0.5).to(tl.float32))
+        push = (dc * tl.where(empty, 0.0, c) * slope).to(w_f.dtype)
+        tl.store(slopes + H + at_gates, push, mask=inside)
+        dh = tl.dot(push, w_f, dh, input_precision=PRECISION)
+        dc *= f
         dh = tl.where(empty, 0.0, dh)
         dc = tl.where(empty, 0.0, dc)
-        c = c_above
         start -= envs
         dh_rows -= envs * H
         c_rows -= envs * H
