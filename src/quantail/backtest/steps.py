@@ -22,13 +22,13 @@ from quantail.errors import InputError
 from quantail.estimate import distribution
 from quantail.intake import ObservationMoments, standardize_observation
 from quantail.market.env import MarketEnv
-from quantail.market.portfolio import share
+from quantail.market.portfolio import weights
 from quantail.nets.agent import Agent, Memory
 from quantail.streams import Stream, generator, normal, uniform
 from quantail.trees import tree_map
 from quantail.types import Observation, Scale
 
-FACTORS = ("gap", "cost", "intrabar", "financing", "liquidation")  # 1 where nothing moves
+FACTORS = ("overnight", "gap", "cost", "intrabar", "financing", "liquidation")  # 1 where nothing moves
 NOTHING = ("fee", "spread", "impact", "slippage", "turnover", "leverage", "weights", "reward")  # 0 where nothing is held
 
 
@@ -104,8 +104,7 @@ def told_rows(market: Told, orders: Floats, parts: Sequence[str] | None = None) 
 def weights_of(market: MarketEnv, state: Any) -> Tensor:
     """What each portfolio holds, as shares of its equity: [B, A]."""
     inner = state.inner if isinstance(state, Gained) else state
-    n = market.desk.n
-    return torch.as_tensor(share(n, inner.holdings, n.spread(inner.equity))).reshape(market.num_envs, market.assets)
+    return torch.as_tensor(weights(market.desk, inner)).reshape(market.num_envs, market.assets)
 
 
 def together(kept: list[dict[str, Tensor]], market: MarketEnv) -> dict[str, Any]:

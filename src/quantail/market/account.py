@@ -64,14 +64,17 @@ def carried(desk: Desk, book: Book, relative: Value, flows: dict[str, Value], na
 def trade(desk: Desk, book: Book, bar: Bar, order: Order, flows: dict[str, Value]) -> Book:
     """Move to the weights that are wanted, as far as rules allow, and pay for it."""
     n = desk.n
-    before = sized = n.at_least(book.equity, 0.0)
-    for _ in range(EXACT_PASSES if desk.rules.sizing == "exact" else 1):
-        traded = orders(desk, book.holdings, bar, order, sized)
+    before = n.at_least(book.equity, 0.0)
+    traded = orders(desk, book.holdings, bar, order, before)
+    paid = charges(desk, traded, bar, order)
+    cost = all_of(paid)
+    for _ in range(EXACT_PASSES - 1 if desk.rules.sizing == "exact" else 0):
+        traded = orders(desk, book.holdings, bar, order, n.at_least(before - cost, 0.0))
         paid = charges(desk, traded, bar, order)
-        sized = n.at_least(before - all_of(paid), 0.0)
-    flows |= {name: -cost for name, cost in paid.items()}
+        cost = all_of(paid)
+    flows |= {name: -part for name, part in paid.items()}
     flows["traded"], flows["before"] = traded, before
-    return Book(book.equity - all_of(paid), book.holdings + traded)
+    return Book(book.equity - cost, book.holdings + traded)
 
 
 def all_of(paid: dict[str, Value]) -> Value:

@@ -85,8 +85,12 @@ def limited(n: Numbers, rules: Rules, weights: Value) -> Value:
     return longs * for_longs - shorts * for_shorts
 
 
-def grid_mask(rules: Rules, open_: Tensor) -> Tensor:
-    """Which choices are allowed: all where the asset may trade, else only "hold"; open_ [B] or [B, A] -> [B, ΣK] bool."""
-    columns = open_.unsqueeze(-1)
-    choices = torch.cat([columns.expand(*open_.shape, len(rules.levels)), torch.ones_like(columns)], -1)
-    return choices.reshape(len(open_), -1)
+def grid_masks(rules: Rules, device: torch.device) -> Tensor:
+    """Which choices are allowed of an asset that may not trade, only "hold", and of one that may, all: [2, K] bool."""
+    choices = len(rules.levels) + 1
+    return torch.arange(choices, device=device) >= torch.tensor([[choices - 1], [0]], device=device)
+
+
+def grid_mask(masks: Tensor, open_: Tensor) -> Tensor:
+    """Which choices are allowed where these assets may trade: open_ [B] or [B, A] -> [B, ΣK] bool."""
+    return masks.index_select(0, open_.reshape(-1).long()).view(len(open_), -1)

@@ -12,7 +12,7 @@ from torch import Tensor
 from quantail.envs.base import TensorEnv, checked_action, uniform
 from quantail.functional.checks import check_count, check_shape
 from quantail.market import rewards
-from quantail.market.actions import Wanted, action_space, from_box, from_grid, grid_mask, sides
+from quantail.market.actions import Wanted, action_space, from_box, from_grid, grid_mask, grid_masks, sides
 from quantail.market.costs import Costs, preset
 from quantail.market.desk import Bar, Desk, Order
 from quantail.market.normalise import Normalisation
@@ -61,6 +61,7 @@ class MarketEnv(TensorEnv):
         self.observes_gained = "return" in self.episode.parts  # type: ignore[misc]
         self.reward_per_gain = self.reward.scale  # type: ignore[misc]
         self.levels = torch.tensor((*self.rules.levels, 0.0), dtype=torch.float64, device=self.device)
+        self.masks = grid_masks(self.rules, self.device)
         self.places = torch.arange(num_envs, device=self.device)
 
     def _needs(self) -> Needs:
@@ -118,10 +119,11 @@ class MarketEnv(TensorEnv):
         """Which choices the row allows: of what cannot be traded, as far as that is known before, only "hold"; [B, ΣK]."""
         if self.rules.actions != "grid" or (self.ground.tape.known is None and not self.rules.cooldown):
             return None
-        open_ = state.wait <= 0
-        if self.ground.tape.known is not None:
-            open_ = open_ & self.ground.tape.known.index_select(0, state.row)
-        return grid_mask(self.rules, open_)
+        known = self.ground.tape.known
+        open_ = state.wait <= 0 if known is None else known.index_select(0, state.row)
+        if known is not None and self.rules.cooldown:
+            open_ = open_ & (state.wait <= 0)
+        return grid_mask(self.masks, open_)
 
     # --- the start of an episode ------------------------------------------------------------------------------------------
 

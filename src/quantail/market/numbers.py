@@ -29,11 +29,18 @@ class Numbers(NamedTuple):
     tanh: Callable[[Value], Value]
     shares: Callable[[Value], Value]  # softmax [B, A + 1], without the last, which is cash -> [B, A]
     no: Callable[[Value], Value]  # of a bool; a bool times a number chooses between it and 0
+    within: Callable[[Value, float], Value]  # between −x and x
+    ratio: Callable[[Value, Value], Value]  # [B] a/b; 1 of exactly nothing
+    inverse: Callable[[Value], Value]  # [B] 1/x of x at least `LEAST`; 0 where x is not above 0
+    share: Callable[[Value, Value, float], Value]  # x/whole, within a bound; 0 where whole is not above 0
     total: Callable[[Value], Value]  # over assets: [B, A] -> [B]
     some: Callable[[Value], Value]  # whether any asset's is true: [B, A] -> [B]
     spread: Callable[[Value], Value]  # over assets: [B] -> [B, 1]
     real: Callable[[Value], Value]  # whole numbers as float64
     each: Callable[[Value], list[Value]]  # one by one: [B, A] -> A times [B]
+
+
+LEAST = 1e-9  # of currency: less is as good as nothing
 
 
 def _same(x: Value) -> Value:
@@ -43,6 +50,26 @@ def _same(x: Value) -> Value:
 def _share(logits: Value) -> float:
     """Of one asset beside cash, without overflow: 1/(1 + e^(cash − asset))."""
     return 0.5 * (1.0 + math.tanh(0.5 * (float(logits[0]) - float(logits[1]))))
+
+
+def _ratio(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return (a / b).masked_fill_(b == 0, 1.0)
+
+
+def _inverse(x: torch.Tensor) -> torch.Tensor:
+    return x.clamp(min=LEAST).reciprocal_().masked_fill_(x <= 0, 0.0)
+
+
+def _share_of(x: torch.Tensor, whole: torch.Tensor, most: float) -> torch.Tensor:
+    return (x / whole.clamp(min=LEAST)).clamp_(-most, most).masked_fill_(whole <= 0, 0.0)
+
+
+def _inverse_of_one(x: Value) -> float:
+    return 1.0 / max(x, LEAST) if x > 0 else 0.0
+
+
+def _ratio_of_one(a: Value, b: Value) -> Value:
+    return a / b if b != 0 else 1.0
 
 
 def _shares(logits: Value) -> Value:
@@ -62,6 +89,10 @@ _TENSORS = Numbers(
     tanh=torch.tanh,
     shares=lambda logits: torch.softmax(logits, -1)[:, 0],
     no=torch.logical_not,
+    within=lambda x, most: x.clamp(-most, most),
+    ratio=_ratio,
+    inverse=_inverse,
+    share=_share_of,
     total=_same,
     some=_same,
     spread=_same,
@@ -88,6 +119,10 @@ FLOATS = Numbers(
     tanh=math.tanh,
     shares=_share,
     no=lambda x: not x,
+    within=lambda x, most: min(max(x, -most), most),
+    ratio=_ratio_of_one,
+    inverse=_inverse_of_one,
+    share=lambda x, whole, most: min(max(x / max(whole, LEAST), -most), most) if whole > 0 else 0.0,
     total=_same,
     some=_same,
     spread=_same,
@@ -106,6 +141,10 @@ ARRAYS = Numbers(  # one portfolio of several assets: numbers for the portfolio,
     tanh=np.tanh,
     shares=_shares,
     no=np.logical_not,
+    within=lambda x, most: np.minimum(np.maximum(x, -most), most),
+    ratio=_ratio_of_one,
+    inverse=_inverse_of_one,
+    share=lambda x, whole, most: np.minimum(np.maximum(x / max(whole, LEAST), -most), most) if whole > 0 else x * 0.0,
     total=np.sum,
     some=np.any,
     spread=_same,

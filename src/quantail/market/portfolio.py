@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 from quantail.market import rewards
 from quantail.market.account import all_of, settle
 from quantail.market.desk import Bar, Book, Desk, Flows, Order
-from quantail.market.numbers import Numbers, Value
+from quantail.market.numbers import Value
 from quantail.market.terms import Episode, Reward
 
 # In which order a bar changes equity, by the clock.
@@ -15,8 +15,7 @@ SEQUENCE = {
     "next_close": ("overnight", "gap", "intrabar", "financing", "liquidation", "cost"),
 }
 COSTS = ("fee", "spread", "impact", "slippage")
-FARTHEST = 10.0  # times the leverage: what drift may make of a weight before it says no more
-LEAST = 1e-9  # of currency
+FARTHEST = 10.0  # times the leverage: drift makes more of a weight only where next to nothing is left
 
 
 class Portfolio(NamedTuple):
@@ -101,7 +100,7 @@ def own_view(desk: Desk, terms: Terms, state: Portfolio) -> list[Value]:
     n, parts = desk.n, terms.episode.parts
     columns: list[Value] = []
     if "weights" in parts:
-        columns += n.each(share(desk, state.holdings, n.spread(state.equity)))
+        columns += n.each(weights(desk, state))
         if desk.rules.cooldown:
             columns += n.each(n.real(state.wait) / desk.rules.cooldown)
     if "return" in parts:
@@ -116,16 +115,14 @@ def own_view(desk: Desk, terms: Terms, state: Portfolio) -> list[Value]:
     return columns
 
 
-def share(desk: Desk, part: Value, equity: Value) -> Value:
-    """part / equity; 0 where there is no equity to have a share in, at most `FARTHEST` leverages where there is little."""
-    n, most = desk.n, FARTHEST * desk.rules.leverage
-    return n.at_most(n.at_least(part / n.at_least(equity, LEAST), -most), most) * (equity > 0)
+def weights(desk: Desk, state: Portfolio) -> Value:
+    """Holdings as shares of equity, [B, A] or [B] of one asset."""
+    return desk.n.share(state.holdings, desk.n.spread(state.equity), farthest(desk))
 
 
-def factor(n: Numbers, after: Value, before: Value) -> Value:
-    """after / before, which may be negative in a ruin; 1 from exactly nothing, as the product is 0 by then."""
-    zero = before == 0
-    return (after * n.no(zero) + zero) / (before + zero)
+def farthest(desk: Desk) -> float:
+    """What a share of equity is at most: where next to nothing is left, it says no more."""
+    return FARTHEST * desk.rules.leverage
 
 
 def told(desk: Desk, terms: Terms, begun: Portfolio, lived: Lived) -> dict[str, Value]:
@@ -140,9 +137,11 @@ def told(desk: Desk, terms: Terms, begun: Portfolio, lived: Lived) -> dict[str, 
         if there.get(name, True):
             paid = all_of({part: getattr(flows, part) for part in parts}) if name == "cost" else getattr(flows, name)
             after = value + paid
-            factors[name], value = factor(n, after, value), after
-    factors |= {name: share(desk, getattr(flows, name), flows.before) for name in parts}
-    factors["turnover"] = share(desk, n.total(n.size(flows.traded)), flows.before)
-    factors["leverage"] = share(desk, n.total(n.size(lived.after.holdings)), lived.after.equity)
-    factors["equity"] = lived.after.equity
+            factors[name], value = n.ratio(after, value), after
+    equity, most = lived.after.equity, farthest(desk)
+    of_before = n.inverse(flows.before)
+    factors |= {name: n.within(getattr(flows, name) * of_before, most) for name in parts}
+    factors["turnover"] = n.within(n.total(n.size(flows.traded)) * of_before, most)
+    factors["leverage"] = n.share(n.total(n.size(lived.after.holdings)), equity, most)
+    factors["equity"] = equity
     return factors

@@ -118,7 +118,7 @@ class SingleMarket(gymnasium.Env[Any, Any]):
             may = np.atleast_1d(np.asarray(lived.after.wait) <= 0)
             if known is not None:
                 may = may & np.atleast_1d(known[lived.after.row].numpy())
-            infos["action_mask"] = grid_mask(self.env.rules, torch.from_numpy(may)[None])[0].numpy()
+            infos["action_mask"] = grid_mask(self.env.masks, torch.from_numpy(may)[None])[0].numpy()
         return {name: value for name, value in infos.items() if not isinstance(value, float) or math.isfinite(value)}
 
     def _fresh(self) -> None:
