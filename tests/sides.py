@@ -9,7 +9,17 @@ import torch
 from torch import multiprocessing
 
 from quantail import ranks
-from quantail.config import Config, CriticConfig, KlConfig, NetConfig, OptimConfig, PpoConfig, RiskConfig, UpgdConfig
+from quantail.config import (
+    Config,
+    CriticConfig,
+    EntropyConfig,
+    KlConfig,
+    NetConfig,
+    OptimConfig,
+    PpoConfig,
+    RiskConfig,
+    UpgdConfig,
+)
 from quantail.envs.base import TensorEnv
 from quantail.envs.oracles import LQR, HiddenRegime, Kelly
 from quantail.loop import make_agent, train
@@ -45,7 +55,12 @@ CASES = {
         config({"memory": "gru", "dropout": 0.2}, {"batch_size": 4, "burn_in": 2, "micro_batches": 2}), LQR, {"horizon": 5}
     ),
     "squashed, atoms": Case(
-        config({"squash": "tanh"}, {"normalize_advantage": "env"}, critic=CriticConfig("categorical", 11, particles=9)),
+        config(
+            {"squash": "tanh"},
+            {"normalize_advantage": "env"},
+            critic=CriticConfig("categorical", 11, particles=9),
+            entropy=EntropyConfig(0.1),
+        ),
         Kelly,
         {"rounds": 4},
     ),

@@ -154,6 +154,7 @@ REFUSED = [
     (RunConfig, {"patience": 3}),
     (RunConfig, {"sinks": ("jsonl", "paper")}),
     (RunConfig, {"threads": 0}),
+    (RunConfig, {"threads": "all"}),
     (Config, {"seed": -1}),
     (Config, {"total_timesteps": 0}),
 ]

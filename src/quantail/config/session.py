@@ -49,10 +49,13 @@ class RunConfig:
     judge: str = "episode"  # episode | step: what the best checkpoint is best in, the mean return or the mean reward
     patience: int = 0  # so many evaluations in a row without a better one stop the run; 0: none do
     sinks: tuple[str, ...] = ("console", "jsonl", "tensorboard")  # console | jsonl | tensorboard | wandb | mlflow
-    threads: int = 1  # of the processor; sums depend on it, so a resumed run takes the number it began with
+    threads: int | str = 1  # of the processor, or auto: measured; sums depend on it, so a resumed run takes the number it had
 
     def __post_init__(self) -> None:
-        check_counts(save_every=self.save_every, keep=self.keep, threads=self.threads)
+        check_counts(save_every=self.save_every, keep=self.keep)
+        if isinstance(self.threads, str) and self.threads != "auto":
+            raise ConfigError(f"threads={self.threads!r}; needs a number, or auto to have it measured")
+        check_counts(threads=1 if isinstance(self.threads, str) else self.threads)
         check_counts(evaluate_rows=self.evaluate_rows, evaluate_envs=self.evaluate_envs)
         check_within("evaluate_every", self.evaluate_every, 0)
         check_within("evaluate_seed", self.evaluate_seed, 0)

@@ -25,6 +25,7 @@ from quantail.monitor.sinks import Sink
 from quantail.nets.agent import Agent
 from quantail.registry import make
 from quantail.run import folder as folders
+from quantail.run import threads
 from quantail.run.given import Given
 from quantail.run.interrupt import Interrupt
 from quantail.run.lock import locked
@@ -65,12 +66,10 @@ def run(
     folder, given = Path(folder), Given(env, evaluation_env, agent, loss_terms, hooks, sinks)
     with ranks.joined("cpu" if env is None else env.device):
         if ranks.place():
-            torch.set_num_threads(config.run.threads)
             return follow(None, config, folder, given)
         folders.create(folder)
         with _at_work(folder) as interrupt:
             folders.refuse_used(folder)
-            torch.set_num_threads(config.run.threads)
             try:
                 return _from(None, config, folder, given, interrupt)
             except BaseException:
@@ -104,7 +103,6 @@ def resume(
         saved, notes = rotation.newest(folder / folders.CHECKPOINTS)
         for note in notes:
             LOG.warning("%s", note)
-        torch.set_num_threads(saved.threads if saved else config.run.threads)
         return follow(saved, config, folder, given) if interrupt is None else _from(saved, config, folder, given, interrupt)
 
 
@@ -114,7 +112,7 @@ def resume(
 @contextmanager
 def _at_work(folder: Path) -> Iterator[Interrupt]:
     """The folder is ours, and signals are heard; what a killed process left half written goes."""
-    threads = torch.get_num_threads()
+    before = torch.get_num_threads()
     with locked(folder) as note, Interrupt() as interrupt:
         if note:
             LOG.warning("%s", note)
@@ -123,7 +121,7 @@ def _at_work(folder: Path) -> Iterator[Interrupt]:
         try:
             yield interrupt
         finally:
-            torch.set_num_threads(threads)
+            torch.set_num_threads(before)
 
 
 @contextmanager
@@ -178,6 +176,7 @@ def _sink(name: str, config: Config, folder: Path, saved: Checkpoint | None) -> 
 
 def _from(saved: Checkpoint | None, config: Config, folder: Path, given: Given, interrupt: Interrupt) -> Outcome:
     """From a checkpoint, or from the beginning."""
+    trial = threads.start(config, saved)
     with _stage(config, folder, given, saved) as stage:
         if saved is None:
             progress, judged = begin(config, stage.env, given.agent), Judged()
@@ -187,13 +186,13 @@ def _from(saved: Checkpoint | None, config: Config, folder: Path, given: Given, 
         folders.write_config(folder, config)
         folders.write_fitted(folder, stage.env.fitted)
         folders.note_environment(folder, progress.env_steps)
-        return _train(stage, progress, judged, interrupt)
+        return _train(stage, progress, judged, interrupt, trial)
 
 
 # --- the run ----------------------------------------------------------------------------------------------------------
 
 
-def _train(stage: Stage, progress: Progress, judged: Judged, interrupt: Interrupt) -> Outcome:
+def _train(stage: Stage, progress: Progress, judged: Judged, interrupt: Interrupt, trial: threads.Trial) -> Outcome:
     """Iterations until the last; after each come evaluation, logs and checkpoint, in this order."""
     config, given = stage.config, stage.given
     save(stage, progress, judged)  # what cannot be saved is told before anything is learnt
@@ -201,7 +200,10 @@ def _train(stage: Stage, progress: Progress, judged: Judged, interrupt: Interrup
     reports = train(config, stage.env, None, given.loss_terms, progress, given.hooks)
     try:
         while status == RUNNING:
-            report, judged, better = _evaluated(stage, next(reports), judged)
+            report = next(reports)
+            trial, chosen = threads.after(trial, report.metrics)
+            report = report._replace(findings=(*report.findings, chosen)) if chosen else report
+            report, judged, better = _evaluated(stage, report, judged)
             for sink in stage.sinks:
                 sink(report)
             progress = report.progress

@@ -12,6 +12,7 @@ from quantail.errors import ConfigError
 from quantail.loop import begin, train
 from quantail.nets.agent import Agent
 from quantail.registry import make
+from quantail.run import threads
 from quantail.run.given import Given
 from quantail.run.interrupt import Interrupt
 from quantail.run.validation import Judged
@@ -42,6 +43,7 @@ def made(config: Config, saved: Checkpoint | None = None) -> TensorEnv:
 
 def follow(saved: Checkpoint | None, config: Config, folder: Path, given: Given) -> Outcome:
     """Learn with the first process until it says that the run is over."""
+    threads.start(config, saved)
     env = made(config, saved) if given.env is None else given.env
     with Interrupt():  # a signal reaches all; the first answers it
         progress = begin(config, env, given.agent) if saved is None else checkpoints.restore(saved, env, config, given.agent)
