@@ -13,7 +13,7 @@ from quantail import cli
 DOCS = Path(__file__).parents[1] / "docs"
 
 
-@pytest.mark.parametrize("page", ["runs.md", "from_sb3.md", "risk.md", "optimizers.md"])
+@pytest.mark.parametrize("page", ["runs.md", "from_sb3.md", "risk.md", "optimizers.md", "evaluation.md"])
 def test_examples_run_and_print_what_they_say(page, tmp_path, monkeypatch):
     if "sb3" in page:
         pytest.importorskip("sb3_contrib")

@@ -33,6 +33,7 @@ class Predicted:
     quantiles: NDArray[np.float32]  # [T, P, K]
     realised: Floats  # [T, P]
     judged: NDArray[np.bool_]  # [T, P] whether nearly all of the sum lies within the course
+    gamma: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,7 +157,7 @@ def _predicted(raw: dict[str, Any], player: Player) -> Predicted | None:
     left = len(reward) - np.arange(len(reward))
     seen = (1 - gamma**left >= SEEN)[:, None] | raw["terminated"].any(axis=0)
     judged = seen & ~raw["dead"]
-    return Predicted(np.asarray(LEVELS), raw["said"].astype(np.float32), realised, judged)
+    return Predicted(np.asarray(LEVELS), raw["said"].astype(np.float32), realised, judged, gamma)
 
 
 def as_orders(course: Course, weights: torch.Tensor | Floats) -> Floats:

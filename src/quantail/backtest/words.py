@@ -14,7 +14,9 @@ def headline(verdict: "Verdict") -> str:
     if math.isnan(verdict.sharpe):
         return "No skill found: it never held anything that moved."
     if verdict.skill:
-        return f"Skill found: after costs its Sharpe ratio is {verdict.hold.value:.2f} above that of buy & hold, beyond luck."
+        return (
+            f"Skill found: after costs its Sharpe ratio is {decimal(verdict.hold.value)} above that of buy & hold, beyond luck."
+        )
     if verdict.cash.answer(verdict.level) == WORSE:
         return "No skill found: it loses money after costs."
     return "No skill found."
@@ -43,7 +45,7 @@ def held(verdict: "Verdict") -> str:
         one.answer(verdict.level), "That cannot be told"
     )
     return (
-        f"Does it beat buy & hold after costs? {answer}: Sharpe ratio {one.ours:.2f} against {one.theirs:.2f}, "
+        f"Does it beat buy & hold after costs? {answer}: Sharpe ratio {decimal(one.ours)} against {decimal(one.theirs)}, "
         f"{signed(one, 2)} (chance of luck {chance(one.p_better)})."
     )
 
@@ -55,7 +57,7 @@ def money(verdict: "Verdict") -> str:
     answer = {BETTER: "it does earn more than cash", WORSE: "it earns less than cash"}.get(
         cash.answer(verdict.level), "that it earns more than cash is not sure"
     )
-    return f"{grows}: {signed_percent(one)} points; {answer} (chance of luck {chance(cash.p_better)})."
+    return f"{grows}: {signed(one, 1, 100)} points; {answer} (chance of luck {chance(cash.p_better)})."
 
 
 def timed(verdict: "Verdict") -> str:
@@ -66,7 +68,7 @@ def timed(verdict: "Verdict") -> str:
     )
     return (
         f"{answer}: the same weights in another order, with the same exposure and turnover, have a Sharpe ratio of "
-        f"{one.theirs:.2f}, its own order {one.ours:.2f}, {signed(one, 2)} (chance of luck {chance(one.p_better)})."
+        f"{decimal(one.theirs)}, its own order {decimal(one.ours)}, {signed(one, 2)} (chance of luck {chance(one.p_better)})."
     )
 
 
@@ -88,16 +90,17 @@ def known(one: "Known") -> str:
         return f"The strongest known policy here ({one.name}) earns nothing to be compared with."
     return (
         f"Of the strongest policy that is known here it reaches {percent(one.sharpe_part, 0)} {span(one.sharpe_interval)} in "
-        f"Sharpe ratio and {percent(one.growth_part, 0)} {span(one.growth_interval)} in growth ({one.name}: {one.sharpe:.2f}, "
-        f"{percent(one.growth)} a year)."
+        f"Sharpe ratio and {percent(one.growth_part, 0)} {span(one.growth_interval)} in growth ({one.name}: "
+        f"{decimal(one.sharpe)}, {percent(one.growth)} a year)."
     )
 
 
 def sure(verdict: "Verdict") -> str:
     """How much data speaks, and how much would have to."""
     base = f"{length(verdict.years)} of bars" + (f" on each of {verdict.paths} paths" if verdict.paths > 1 else "")
-    low, high = verdict.sharpe_interval
-    said = f"This rests on {base}: the Sharpe ratio is {verdict.sharpe:.2f} [{low:.2f}, {high:.2f}] with a certainty of 95 %"
+    low, high = map(decimal, verdict.sharpe_interval)
+    value = f"{decimal(verdict.sharpe)} [{low}, {high}] with a certainty of 95\N{NO-BREAK SPACE}%"
+    said = f"This rests on {base}: the Sharpe ratio is {value}"
     needed = verdict.years_needed
     if verdict.hold.answer(verdict.level) not in (BETTER, WORSE) and math.isfinite(needed):
         said += f"; a lead like this over buy & hold would need about {length(needed)} to be sure"
@@ -119,21 +122,23 @@ def tried(verdict: "Verdict") -> str:
 # --- numbers ----------------------------------------------------------------------------------------------------------
 
 
-def signed(one: Difference, decimals: int) -> str:
-    """+0.31 [−0.10, 0.72]."""
-    low, high = one.interval
-    return f"{one.value:+.{decimals}f} [{low:+.{decimals}f}, {high:+.{decimals}f}]"
+def decimal(value: float, decimals: int = 2, sign: str = "") -> str:
+    """−0.31, with a minus that is one; a dash where there is no number."""
+    if math.isnan(value):
+        return "–"
+    text = f"{value:{sign}.{decimals}f}".replace("-", "−")
+    return text.lstrip("−") if not text.strip("−+0.") else text
 
 
-def signed_percent(one: Difference) -> str:
-    """+3.1 [−1.0, 7.2], of per cent."""
-    low, high = one.interval
-    return f"{100 * one.value:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]"
+def signed(one: Difference, decimals: int, scale: float = 1.0) -> str:
+    """+0.31 [−0.10, +0.72]."""
+    low, high = (decimal(scale * end, decimals, "+") for end in one.interval)
+    return f"{decimal(scale * one.value, decimals, '+')} [{low}, {high}]"
 
 
 def percent(value: float, decimals: int = 1) -> str:
-    """3.1 %."""
-    return f"{100 * value:.{decimals}f} %"
+    """3.1 %, with a space that does not break."""
+    return f"{decimal(100 * value, decimals)}\N{NO-BREAK SPACE}%"
 
 
 def span(interval: tuple[float, float]) -> str:
@@ -145,7 +150,7 @@ def chance(p: float) -> str:
     """A probability as one reads it."""
     if math.isnan(p):
         return "unknown"
-    return "below 0.01 %" if p < 1e-4 else f"{100 * p:.2g} %"
+    return "below 0.01\N{NO-BREAK SPACE}%" if p < 1e-4 else f"{100 * p:.2g}\N{NO-BREAK SPACE}%"
 
 
 def length(years: float) -> str:
