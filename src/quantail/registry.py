@@ -33,7 +33,11 @@ def make(
     Where the tail of a sum is minded that its observations do not tell, they are made to. `part`: of an environment that has
     data to hold out, which; the config's own word stands above it. `fitted`: what an earlier one took from its training data.
     """
-    env = named(config, num_envs, part, fitted)
+    return observed(named(config, num_envs, part, fitted), risk)
+
+
+def observed(env: TensorEnv, risk: RiskConfig | None) -> TensorEnv:
+    """The environment, made to show what has been gained where that is minded and not seen."""
     if risk is None or not risk.observe or gained_is_seen(env, risk):
         return env
     return ObserveGained(env, risk.window if risk.horizon == "window" else None)

@@ -44,7 +44,7 @@ EDGES = (
         "quantail.monitor.sinks",
         "quantail.monitor.console",
     ),
-    *("quantail.backtest.report", "quantail.population.tune"),
+    "quantail.population.tune",
     *(name for name in rules.modules("quantail.export")),
     *("quantail.face.answers", "quantail.face.callbacks", "quantail.face.facades", "quantail.face.files", "quantail.face.log"),
     *("quantail.face.mapping", "quantail.face.session", "quantail.face.sources", "quantail.face.vec", "quantail.face.watch"),

@@ -16,7 +16,7 @@ from quantail.backtest.series import Floats, Times
 from quantail.envs.base import TensorEnv
 from quantail.envs.running import ObserveGained
 from quantail.errors import InputError
-from quantail.market.actions import Wanted
+from quantail.market.actions import Wanted, limited
 from quantail.market.costs import Costs, scaled
 from quantail.market.env import MarketEnv
 from quantail.market.series import Bars
@@ -38,9 +38,11 @@ class Told(MarketEnv):
         return None
 
     def _wanted(self, action: Tensor) -> Wanted:
-        """The orders, as one asset or several have them."""
+        """The orders, as one asset or several have them, within what an agent may hold."""
         orders = action[:, 0] if self.assets == 1 else action
-        return Wanted(orders.nan_to_num(0.0), orders.isnan())
+        capped = self.rules.max_weight is not None or self.rules.max_net is not None
+        weights = orders.nan_to_num(0.0)
+        return Wanted(limited(self.desk.n, self.rules, weights) if capped else weights, orders.isnan())
 
 
 @dataclass(frozen=True, eq=False)

@@ -76,6 +76,11 @@ class HoldOut:
         return sum("look" in record for record in self._records())
 
     @property
+    def labels(self) -> tuple[str, ...]:
+        """Who looked, in order: the same agent on the same rows sees nothing new."""
+        return tuple(record["label"] for record in self._records() if "look" in record)
+
+    @property
     def sharpes(self) -> tuple[float, ...]:
         """What the looks have shown, as far as it was noted, in order."""
         return tuple(record["sharpe"] for record in self._records() if "result" in record)

@@ -17,7 +17,7 @@ from quantail.market.actions import sides
 from quantail.market.synthetic import BullBear, HiddenDrift
 from quantail.market.world import Synthetic
 
-SEARCH_PATHS = 64
+SEARCH_PATHS = 48
 SEARCH_BARS = 2520
 SCALES = (
     1.0,
@@ -31,7 +31,7 @@ SCALES = (
     40.0,
     1e6,
 )  # weight per expected drift of 100 % a year; the last is all or nothing
-BANDS = (0.0, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.25, 1.5)
+BANDS = (0.0, 0.1, 0.25, 0.5, 1.0, 1.5)
 SEED_APART = 1_000_003  # from the seed of the course to that of the search
 
 

@@ -22,13 +22,13 @@ from quantail.errors import InputError
 from quantail.estimate import distribution
 from quantail.intake import ObservationMoments, standardize_observation
 from quantail.market.env import MarketEnv
-from quantail.market.portfolio import weights
+from quantail.market.portfolio import SEQUENCE, weights
 from quantail.nets.agent import Agent, Memory
 from quantail.streams import Stream, generator, normal, uniform
 from quantail.trees import tree_map
 from quantail.types import Observation, Scale
 
-FACTORS = ("overnight", "gap", "cost", "intrabar", "financing", "liquidation")  # 1 where nothing moves
+FACTORS = SEQUENCE["next_open"]  # 1 where nothing moves
 NOTHING = ("fee", "spread", "impact", "slippage", "turnover", "leverage", "weights", "reward")  # 0 where nothing is held
 
 

@@ -21,9 +21,13 @@ def evaluate(
     seed: int | None = None,
     stochastic: bool = False,
     part: Literal["train", "validation", "test"] = "validation",
+    verdict: bool = False,
     json: bool = False,
 ) -> int:
     """Play with a saved agent; nothing learns, and the same seed gives the same numbers.
+
+    With --verdict a market's agent lives through the whole part once, beside its baselines, and is judged: the words and the
+    table of `quantail report`, which looks at the test part, without its files.
 
     Args:
         folder: The folder of a run.
@@ -32,8 +36,15 @@ def evaluate(
         seed: Of the evaluation; that of the run's settings if none is given.
         stochastic: Draw actions from the policy instead of taking its mode.
         part: Of a market's data, unless the run's settings name one.
+        verdict: Of a market: judge the agent beside its baselines, after all costs.
         json: Print JSON instead of a table.
     """
+    if verdict:
+        from quantail.cli.report import told
+
+        if rows is not None or seed is not None or stochastic:
+            raise RunError("--verdict is of the whole part, and shows both modes; leave out --rows, --seed and --stochastic")
+        return told(folder, checkpoint, part, json)
     from quantail.checkpoint import check_environment, read, restore_agent
     from quantail.registry import make
     from quantail.run import folder as folders

@@ -59,9 +59,9 @@ def section(evidence: Evidence) -> str:
     own = len(evidence.tracks) + 2
     paths = evidence.tracks[0].paths
     note = (
-        "After all costs, through the same market. Growth is the mean log return of a year; turnover is one way, as a multiple of "
-        "equity and year; worst 5 % of bars is the mean simple return of these. Drawn: actions are drawn from the policy instead "
-        "of taking its mode. One bar late: the same orders, each a bar later; an edge that is gone then was speed, or a leak."
+        "After all costs, through the same market. Growth is the mean log return of a year; turnover is one way, as a multiple "
+        "of equity and year; worst 5 % of bars is the mean simple return of these. Drawn: actions are drawn from the policy "
+        "instead of taking its mode. One bar late: the same orders, each a bar later; what is gone then was speed, or a leak."
     )
     note += f" Drawdowns are means over {paths} paths." if paths > 1 else ""
     return rows(HEAD, (cells(one) for one in every), own) + words(note, "none")
