@@ -53,7 +53,7 @@ def judged(folder: Path, checkpoint: str = "best", part: str = "test", seeds: Se
     saved = [checkpoints.read(path) for path in paths]
     first = saved[0]
     check_alike(saved)
-    torch.set_num_threads(first.config.run.threads)
+    torch.set_num_threads(first.threads)
     there = stretch(first, part)
     players = [player_of(one) for one in saved]
     evidence = gather([Stage(there, players)], asked_of(first, there))
