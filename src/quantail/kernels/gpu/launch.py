@@ -38,7 +38,7 @@ def tensor_cores_take_float32() -> bool:
 def tiles(envs: int, hidden: int, x: Tensor) -> dict[str, Any]:
     """How a kernel for whole sequences is cut: large blocks of environments, but one for every processor.
 
-    Nothing is loaded ahead (`num_stages`): shared memory is full of weights. The CPU, which only imitates, rounds no float32.
+    Nothing is loaded ahead (`num_stages`): shared memory is full of weights. The CPU, which only imitates, computes in full.
     """
     block = 64
     processors = torch.cuda.get_device_properties(x.device).multi_processor_count if x.is_cuda else 1

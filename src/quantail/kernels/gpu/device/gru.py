@@ -37,6 +37,7 @@ def sequence_forward(
     gates [T, B, 4H] in: W_x·x + b of n, r, z; out (SAVE): n, what `gate` stores of r and z, and u; start [T, B], h0 [B, H],
     w_h [3H, H], b_hn [H] -> h_rows [T, B, H]; (SAVE) operands [T, B, width], whose first H columns become the h before a row.
     """
+    NATIVE: tl.constexpr = PRECISION == "tf32"  # tensor cores have rounded more than these functions do
     rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     cols = tl.arange(0, H)
     live = rows < envs
@@ -55,16 +56,16 @@ def sequence_forward(
         h = tl.where(empty, 0.0, h)
         x = h.to(w_r.dtype)
         r = tl.load(gates + H + at_gates, mask=inside, other=0.0).to(tl.float32)
-        r, kept = gate(tl.dot(x, w_r, r, input_precision=PRECISION))
+        r, kept = gate(tl.dot(x, w_r, r, input_precision=PRECISION), NATIVE)
         if SAVE:
             tl.store(operands + at_operand, x, mask=inside)
             tl.store(gates + H + at_gates, kept.to(x.dtype), mask=inside)
         u = tl.dot(x, w_u, input_precision=PRECISION) + bias
         if SAVE:
             tl.store(gates + 3 * H + at_gates, u.to(x.dtype), mask=inside)
-        n = tanh(tl.load(gates + at_gates, mask=inside, other=0.0).to(tl.float32) + r * u)
+        n = tanh(tl.load(gates + at_gates, mask=inside, other=0.0).to(tl.float32) + r * u, NATIVE)
         z = tl.load(gates + 2 * H + at_gates, mask=inside, other=0.0).to(tl.float32)
-        z, kept = gate(tl.dot(x, w_z, z, input_precision=PRECISION))
+        z, kept = gate(tl.dot(x, w_z, z, input_precision=PRECISION), NATIVE)
         h = n + z * (h - n)
         tl.store(h_rows + at, h, mask=inside)
         if SAVE:

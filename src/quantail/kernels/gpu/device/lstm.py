@@ -43,6 +43,7 @@ def sequence_forward(
     -> h_rows [T, B, H], c_last [B, H]; (SAVE) c_rows [T+1, B, H], the memory before and after each row, and
     operands [T, B, width], whose first H columns become the h that each row began with.
     """
+    NATIVE: tl.constexpr = PRECISION == "tf32"  # tensor cores have rounded more than these functions do
     rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     cols = tl.arange(0, H)
     live = rows < envs
@@ -66,23 +67,23 @@ def sequence_forward(
         c = tl.where(empty, 0.0, c)
         x = h.to(w_i.dtype)
         i = tl.load(gates + at_gates, mask=inside, other=0.0).to(tl.float32)
-        i, kept = gate(tl.dot(x, w_i, i, input_precision=PRECISION))
+        i, kept = gate(tl.dot(x, w_i, i, input_precision=PRECISION), NATIVE)
         if SAVE:
             tl.store(operands + at_operand, x, mask=inside)
             tl.store(gates + at_gates, kept.to(x.dtype), mask=inside)
         g = tl.load(gates + 2 * H + at_gates, mask=inside, other=0.0).to(tl.float32)
-        g = tanh(tl.dot(x, w_g, g, input_precision=PRECISION))
+        g = tanh(tl.dot(x, w_g, g, input_precision=PRECISION), NATIVE)
         if SAVE:
             tl.store(gates + 2 * H + at_gates, g.to(x.dtype), mask=inside)
         g *= i
         f = tl.load(gates + H + at_gates, mask=inside, other=0.0).to(tl.float32)
-        f, kept = gate(tl.dot(x, w_f, f, input_precision=PRECISION))
+        f, kept = gate(tl.dot(x, w_f, f, input_precision=PRECISION), NATIVE)
         if SAVE:
             tl.store(gates + H + at_gates, kept.to(x.dtype), mask=inside)
         c = f * c + g
         o = tl.load(gates + 3 * H + at_gates, mask=inside, other=0.0).to(tl.float32)
-        o, kept = gate(tl.dot(x, w_o, o, input_precision=PRECISION))
-        h = o * tanh(c)
+        o, kept = gate(tl.dot(x, w_o, o, input_precision=PRECISION), NATIVE)
+        h = o * tanh(c, NATIVE)
         tl.store(h_rows + at, h, mask=inside)
         if SAVE:
             tl.store(gates + 3 * H + at_gates, kept.to(x.dtype), mask=inside)
@@ -105,6 +106,7 @@ def sequence_backward(
     dh_rows [T, B, H], dh_last, dc_last [B, H], gates and c_rows as `sequence_forward` stored them
     -> slopes [T, B, 4H], gradients of the inputs of the gates; dh0, dc0 [B, H].
     """
+    NATIVE: tl.constexpr = PRECISION == "tf32"  # tensor cores have rounded more than these functions do
     rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     cols = tl.arange(0, H)
     live = rows < envs
@@ -129,7 +131,7 @@ def sequence_backward(
         empty = (tl.load(start + rows, mask=live, other=1) != 0)[:, None]
         dh += tl.load(dh_rows + at, mask=inside, other=0.0).to(tl.float32)
         o, slope = stored_gate(tl.load(gates + 3 * H + at_gates, mask=inside, other=0.5).to(tl.float32))
-        tanh_c = tanh(c)
+        tanh_c = tanh(c, NATIVE)
         dc += dh * o * (1 - tanh_c * tanh_c)
         push = (dh * tanh_c * slope).to(w_o.dtype)
         tl.store(slopes + 3 * H + at_gates, push, mask=inside)
