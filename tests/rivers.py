@@ -1,17 +1,18 @@
 """A small world with ragged episodes of every kind, and one iteration of learning in it up to any point; all sizes differ."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from quantail import stepper
 from quantail.config import Config, CriticConfig, NetConfig, PpoConfig
 from quantail.envs.base import TensorEnv
 from quantail.estimate import Batch, Estimates, estimate
 from quantail.loop import begin, make_agent, rollout_noise
-from quantail.losses import Knobs, Part
+from quantail.losses import Knobs, LossTerm, Part, batch_loss
 from quantail.nets.agent import Agent
 from quantail.normaliser import adopt, first_scale, frozen, renewed
 from quantail.rollout import Carry, Noise, Rollout, collect
@@ -171,3 +172,10 @@ def metrics_of(
 ) -> dict[str, float]:
     """All figures of an iteration."""
     return crossed(*gathered(agent, carry, rollout, batch, estimates, learned.rows, knobs))
+
+
+def accumulate(
+    agent: Agent, parts: list[Part], knobs: Knobs, config: Config, loss_terms: Sequence[LossTerm] = ()
+) -> dict[str, Tensor]:
+    """Gradients of one optimizer step; the statistics."""
+    return stepper.accumulate(agent, parts, knobs, lambda part, knobs: batch_loss(agent, part, knobs, config, loss_terms))

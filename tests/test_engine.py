@@ -2,12 +2,14 @@
 
 import contextlib
 import dataclasses
+import functools
 
 import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 
 from quantail import engine
+from quantail.compiling import Compiled, can_compile
 from quantail.config import (
     Config,
     EngineConfig,
@@ -18,9 +20,10 @@ from quantail.config import (
     RiskConfig,
     VarianceConfig,
 )
-from quantail.engine import CALLED, Graphed, can_compile, chosen
+from quantail.engine import chosen
 from quantail.envs.oracles import HiddenRegime
 from quantail.errors import ConfigError
+from quantail.graphs import CALLED, Graphed
 from quantail.loop import begin, make_agent, train
 from quantail.optim import gated
 from quantail.trees import flatten, tree_map
@@ -211,3 +214,35 @@ def test_products_are_as_exact_as_asked_for_and_only_inside():
         engine.with_matmuls(asked, lambda: seen.append(settings.fp32_precision))()
         assert settings.fp32_precision == before
     assert seen == ["tf32", "ieee", "tf32"]
+
+
+def test_what_cannot_be_compiled_is_called_as_it_is_and_said_once(caplog, monkeypatch):
+    def refuses(flat, **options):
+        def run(*tensors):
+            raise torch._dynamo.exc.Unsupported("no such luck\nand more")
+
+        return run
+
+    monkeypatch.setattr(torch, "compile", refuses)
+    double = Compiled("doubling", lambda pair, by: {"x": by * pair[0], "why": "kept"})
+    for i in range(3):
+        given = double((torch.full((2,), float(i)), None), 2.0)
+        assert given["x"].tolist() == [2.0 * i] * 2
+        assert given["why"] == "kept"
+    assert [record.message for record in caplog.records] == ["doubling cannot be compiled and is called as it is: no such luck"]
+
+
+def test_a_function_is_compiled_for_what_it_first_saw_and_there_is_no_end_of_functions(monkeypatch):
+    """torch compiles one code for a few callers only; every engine brings its own."""
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
+    for _ in range(12):
+
+        def sums(record, by):
+            return {"sum": record["a"] + by * record["b"], "by": by}
+
+        fast = Compiled("sums", sums)
+        for n, by in ((3, 2.0), (3, 2.0), (4, 2.0), (3, 5.0)):
+            a, b = torch.randn(n), torch.randn(n)
+            given = fast({"a": a, "b": b}, by)
+            torch.testing.assert_close(given["sum"], a + by * b)
+            assert given["by"] == by

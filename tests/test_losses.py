@@ -10,9 +10,8 @@ from torch.distributions import Categorical, Independent, Normal, kl_divergence
 
 from quantail.config import CloneConfig, EntropyConfig, KlConfig
 from quantail.losses import Part, batch_loss, policy_loss, value_loss, weighted_sum
-from quantail.stepper import accumulate
 from quantail.trees import tree_map
-from rivers import ACTIONS, B, Ragged, T, disturb, flow, gradients, minibatches, settings, turned, with_part
+from rivers import ACTIONS, B, Ragged, T, accumulate, disturb, flow, gradients, minibatches, settings, turned, with_part
 
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
 MEMORIES, TRUNKS, KINDS = (

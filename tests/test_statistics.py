@@ -13,9 +13,9 @@ from quantail.loop import make_optimizer
 from quantail.losses import batch_loss
 from quantail.rollout import collect
 from quantail.statistics import ended_episodes, explained, findings, successes, weighted_mean_and_std
-from quantail.stepper import Stepper, accumulate
+from quantail.stepper import Stepper
 from quantail.update import update
-from rivers import B, Ragged, T, disturb, flow, gradients, metrics_of, minibatches, refresh, settings, turned
+from rivers import B, Ragged, T, accumulate, disturb, flow, gradients, metrics_of, minibatches, refresh, settings, turned
 
 CLOSE = {"rel": 1e-10, "abs": 1e-12}
 

@@ -11,10 +11,10 @@ from torch.distributions import Categorical, Independent, Normal, kl_divergence
 from quantail.config import CloneConfig, EntropyConfig, KlConfig, OptimConfig, PpoConfig
 from quantail.loop import make_optimizer
 from quantail.nets.agent import select_envs
-from quantail.stepper import Stepper, accumulate, gradient_norms, owners_of
+from quantail.stepper import Stepper, gradient_norms, owners_of
 from quantail.stops import ABSOLUTE, RULES, after_epoch, after_step, before_step, start_stops
 from quantail.update import update
-from rivers import B, Ragged, T, disturb, flow, gradients, minibatches, settings, turned, with_part
+from rivers import B, Ragged, T, accumulate, disturb, flow, gradients, minibatches, settings, turned, with_part
 
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
 EVERYTHING = {"entropy": EntropyConfig(coef=0.3), "kl": KlConfig(penalty=0.9), "clone": CloneConfig(coef=0.7)}

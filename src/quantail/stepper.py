@@ -16,6 +16,8 @@ from quantail.optim.joint import scaler_of
 from quantail.stops import GOES_ON, Stops, after_step, before_step
 from quantail.trees import tree_map
 
+Loss = Callable[[Part, Knobs], tuple[Tensor, dict[str, Tensor]]]  # of a part, with its statistics
+
 # What a step that changed nothing is blamed on: the losses, in the order in which they are computed.
 LOSSES = {
     "policy_gradient_loss": "the surrogate loss",
@@ -74,15 +76,15 @@ class Stepper:
     def __init__(
         self, agent: Agent, optimizer: torch.optim.Optimizer, config: Config, loss_terms: Sequence[LossTerm] = ()
     ) -> None:
-        self.agent, self.optimizer, self.config, self.loss_terms = agent, optimizer, config, loss_terms
-        self.owners = owners_of(agent)
+        self.agent, self.optimizer, self.config, self.owners = agent, optimizer, config, owners_of(agent)
+        self.loss_of: Loss = lambda part, knobs: batch_loss(agent, part, knobs, config, loss_terms)
 
     def __call__(self, pick: Pick, knobs: Knobs, stops: Stops) -> Stepped:
         """Take the step, if it may be taken."""
         config, scaler = self.config, scaler_of(self.optimizer)
         runs = stops.rule == GOES_ON
         after = None if scaler is None else scaler.parts_of_a_batch()
-        stats = accumulate(self.agent, parts_of(pick, config.ppo), knobs, config, self.loss_terms, after)
+        stats = accumulate(self.agent, parts_of(pick, config.ppo), knobs, self.loss_of, after)
         stats = of_all_ranks(stats, self.owners)
         norms = gradient_norms(self.owners)
         finite = torch.cat([torch.stack([stats[name].isfinite() for name in losses_of(stats)]), norms.isfinite()])
@@ -129,12 +131,7 @@ def parts_of(pick: Pick, ppo: PpoConfig) -> list[Part]:
 
 
 def accumulate(
-    agent: Agent,
-    parts: Sequence[Part],
-    knobs: Knobs,
-    config: Config,
-    loss_terms: Sequence[LossTerm] = (),
-    after_part: Callable[[Tensor], None] | None = None,
+    agent: Agent, parts: Sequence[Part], knobs: Knobs, loss_of: Loss, after_part: Callable[[Tensor], None] | None = None
 ) -> dict[str, Tensor]:
     """Gradients of one optimizer step, part by part: equal to those of all rows at once. Returns the statistics.
 
@@ -143,7 +140,7 @@ def accumulate(
     agent.zero_grad(set_to_none=True)
     totals: dict[str, Tensor] = {}
     for part in parts:
-        loss, stats = batch_loss(agent, part, knobs, config, loss_terms)
+        loss, stats = loss_of(part, knobs)
         loss.backward()  # type: ignore[no-untyped-call]
         if after_part is not None:
             after_part(part.rows.value_weight[part.burn_in :].sum() / part.value_total)

@@ -1,7 +1,10 @@
 """Nested records of tensors: one function on every tensor of alike ones, and records as flat lists."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
+
+import torch
+from torch import Tensor
 
 Build = Callable[[list[Any]], Any]
 
@@ -49,3 +52,10 @@ def leaves_of(tree: Any) -> list[Any]:
     if isinstance(tree, tuple | list):
         return [leaf for part in tree for leaf in leaves_of(part)]
     return [tree]
+
+
+def kind_of(leaf: Any) -> Hashable:
+    """What two leaves have in common for which the same calls are made: shape and dtype, or the value of what is no tensor."""
+    if isinstance(leaf, Tensor):
+        return (leaf.shape, leaf.dtype)
+    return torch.Generator if isinstance(leaf, torch.Generator) else leaf

@@ -16,6 +16,7 @@ FLOORS = (
     ("run", "audit", "bench"),
     ("backtest", "monitor", "checkpoint", "adversary", "loop"),
     ("engine",),
+    ("compiling", "graphs"),
     ("figures",),
     ("reading",),
     ("control", "statistics", "behaviour", "calibration", "normaliser", "evaluation", "registry"),
