@@ -15,12 +15,13 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from quantail.compiling import Compiled
 from quantail.market.candles import simulate
 from quantail.market.env import MarketEnv
 from quantail.market.portfolio import Portfolio
@@ -61,21 +62,6 @@ def environment(num_envs: int, device: str) -> MarketEnv:
     )
 
 
-def advanced(env: MarketEnv, rows: int) -> Callable[[Portfolio, Tensor, Tensor], tuple[Portfolio, Tensor, Tensor]]:
-    """So many rows in a row: the state after, the sum of rewards and the number of rows with an effect."""
-
-    def run(state: Portfolio, actions: Tensor, noise: Tensor) -> tuple[Portfolio, Tensor, Tensor]:
-        total = torch.zeros(env.num_envs, device=env.device)
-        void = torch.zeros(env.num_envs, device=env.device)
-        for t in range(rows):
-            void = void + state.done
-            state, step = env.step(state, actions[t], noise[t])
-            total = total + step.reward + 0.0 * step.obs[:, 0]
-        return state, total, void
-
-    return run
-
-
 def on_processor(num_envs: int, rows: int, rounds: int) -> dict[str, float]:
     """Rows a second on one thread."""
     torch.set_num_threads(1)
@@ -97,18 +83,16 @@ def on_gpu(num_envs: int, rows: int, rounds: int, compiled: bool) -> dict[str, f
     env = environment(num_envs, "cuda")
     actions = torch.randint(0, 4, (rows, num_envs), device="cuda")
     noise = torch.randn(rows, num_envs, env.noise_dim, device="cuda")
-    run = advanced(env, 1 if compiled else rows)
-    one = torch.compile(run, fullgraph=True) if compiled else run
+    step = Compiled("a row of the market", env.step) if compiled else env.step
     state, _ = env.reset(noise[0])
     state = Portfolio(*(part.clone() for part in state))
 
     def body() -> tuple[Portfolio, Tensor, Tensor]:
-        if not compiled:
-            return one(state, actions, noise)
         now, total, void = state, torch.zeros(num_envs, device="cuda"), torch.zeros(num_envs, device="cuda")
         for t in range(rows):
-            now, reward, gone = one(now, actions[t : t + 1], noise[t : t + 1])
-            total, void = total + reward, void + gone
+            void = void + now.done
+            now, told = step(now, actions[t], noise[t])
+            total = total + told.reward + 0.0 * told.obs[:, 0]
         return now, total, void
 
     def whole() -> None:
