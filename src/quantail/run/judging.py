@@ -53,10 +53,13 @@ def judged(folder: Path, checkpoint: str = "best", part: str = "test", seeds: Se
     saved = [checkpoints.read(path) for path in paths]
     first = saved[0]
     check_alike(saved)
-    torch.set_num_threads(first.threads)
-    there = stretch(first, part)
-    players = [player_of(one) for one in saved]
-    evidence = gather([Stage(there, players)], asked_of(first, there))
+    there, before = stretch(first, part), torch.get_num_threads()
+    torch.set_num_threads(first.threads)  # on which sums depend
+    try:
+        players = [player_of(one) for one in saved]
+        evidence = gather([Stage(there, players)], asked_of(first, there))
+    finally:
+        torch.set_num_threads(before)
     if part == "test":
         evidence = counted(evidence, hold_out(folder, there, first.config), [digest(player.agent) for player in players])
     return Judgement(evidence, about(folder, paths[0], first, there, part))
