@@ -14,6 +14,7 @@ if TYPE_CHECKING:  # the same names once more, for type checkers and editors
     from quantail.algorithm import DistributionalPPO
     from quantail.config import Config
     from quantail.errors import ConfigError, InputError, QuantailError
+    from quantail.live import Runner
     from quantail.loop import train
     from quantail.market.bars import load_bars
     from quantail.market.env import MarketEnv
@@ -29,6 +30,7 @@ _HOME = {
     "InputError": "quantail.errors",
     "MarketEnv": "quantail.market.env",
     "QuantailError": "quantail.errors",
+    "Runner": "quantail.live",
     "backtest": "quantail.backtest",
     "errors": "quantail.errors",
     "functional": "quantail.functional",
@@ -49,6 +51,7 @@ __all__ = [
     "InputError",
     "MarketEnv",
     "QuantailError",
+    "Runner",
     "__version__",
     "backtest",
     "errors",

@@ -13,7 +13,7 @@ from architecture import rules
 FLOORS = (
     ("__main__", "cli"),
     ("algorithm", "face", "population", "export"),
-    ("run", "audit", "bench"),
+    ("run", "audit", "bench", "live"),
     ("backtest", "monitor", "checkpoint", "adversary", "loop"),
     ("engine",),
     ("compiling", "graphs"),

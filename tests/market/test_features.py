@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import torch
 
-from market.worlds import bars_of
+from market.worlds import bars_of, marked
 from quantail.errors import InputError
 from quantail.market.features import NAMES, compute
 from quantail.market.series import NANOSECONDS
@@ -80,6 +80,19 @@ def test_since_gap_and_since_valid():
     valid[[0, 3, 4]] = False
     found = column(compute(replace(bars, valid=valid), ["since_valid"]), "since_valid")[:, 0].tolist()
     assert found == pytest.approx([0, 0, 0, math.log(2), math.log(3), 0, 0, 0, 0, 0])
+
+
+def test_gaps_and_absences_are_forgotten_after_500_bars():
+    bars = bars_of(1200, 2)
+    time, valid = bars.time.clone(), torch.ones(1200, 2, dtype=torch.bool)
+    time[100:] += 5 * 3600 * NANOSECONDS
+    valid[400:, 1] = False
+    seen = compute(replace(bars, time=time, valid=valid, close=marked(bars.close, valid)), ["since_gap", "since_valid"])
+    gap, absent = column(seen, "since_gap")[:, 0], column(seen, "since_valid")[:, 1]
+    assert gap[[99, 100, 599, 600, 1199]].tolist() == pytest.approx([0, 1, 1 / 500, 0, 0])
+    assert absent[[399, 400, 898, 899, 900, 1199]].tolist() == pytest.approx(
+        [0, math.log(2), math.log(500), *[math.log(501)] * 3]
+    )
 
 
 def test_the_calendar_is_the_clock_at_the_end_of_the_bar():

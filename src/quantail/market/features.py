@@ -22,6 +22,7 @@ DAY = 86400.0
 CUTS = 8  # of the prefixes on which each feature is computed once more
 CHECKED = 4096  # rows after the first that is known among which most prefixes end
 TOLERANCE = 1e-9  # a sum in another order is no look ahead
+FORGOTTEN = 500  # bars after which a default feature no longer knows what happened: from a window it can be told exactly
 
 
 class Asset(NamedTuple):
@@ -134,19 +135,19 @@ def asset(bars: Bars, at: int, valid: NDArray[np.bool_]) -> Asset:
 
 
 def since_gap(x: Asset) -> Array:
-    """1/(1 + bars since the last gap), 0 before any: [n]."""
+    """1/(1 + bars since the last gap), 0 before any and where it is forgotten: [n]."""
     gap = np.diff(x.time, prepend=x.time[:1]) > 1.5 * x.bar_seconds * NANOSECONDS
     rows = np.arange(len(gap))
-    last = np.maximum.accumulate(np.where(gap, rows, -1))
-    return np.where(last >= 0, 1 / (1.0 + rows - last), 0.0)
+    last = np.maximum.accumulate(np.where(gap, rows, -1 - FORGOTTEN))
+    return np.where(rows - last < FORGOTTEN, 1 / (1.0 + rows - last), 0.0)
 
 
 def since_valid(bars: Bars) -> Array:
-    """ln(1 + rows since the asset had a bar), 0 where it has one and before its first: [T, A]."""
+    """ln(1 + rows since the asset had a bar), of many rows that of 500; 0 where it has one and before its first: [T, A]."""
     valid = bars.valid.numpy()
     rows = np.arange(len(valid))[:, None]
     last = np.maximum.accumulate(np.where(valid, rows, -1), axis=0)
-    return np.where(last >= 0, np.log1p(rows - last), 0.0)
+    return np.where(last >= 0, np.log1p(np.minimum(rows - last, FORGOTTEN)), 0.0)
 
 
 def cycle(bars: Bars, seconds: float, wave: Callable[[Array], Array]) -> Array:

@@ -3,6 +3,7 @@
 All are free of scale: prices in cents or in dollars give the same numbers.
 """
 
+import functools
 from collections.abc import Callable
 
 import numpy as np
@@ -118,9 +119,16 @@ def decayed(x: Series, keep: float) -> Series:
 
 def triangle(x: Series, keep: float) -> Series:
     """The recursion inside each row: x [m, k] -> [m, k], y_t = Σ_{s≤t} keep^{t−s} x_s."""
-    steps = np.arange(x.shape[1])
-    ages = steps[None, :] - steps[:, None]
-    found: Series = x @ np.where(ages >= 0, keep ** np.maximum(ages, 0.0), 0.0)
+    found: Series = x @ powers(keep, x.shape[1])
+    return found
+
+
+@functools.lru_cache(maxsize=32)
+def powers(keep: float, steps: int) -> Series:
+    """keep^{t−s} where s ≤ t, else 0: [steps, steps]; a bar at a time, making it would take longer than using it."""
+    ages = np.arange(steps)[None, :] - np.arange(steps)[:, None]
+    found: Series = np.where(ages >= 0, keep ** np.maximum(ages, 0.0), 0.0)
+    found.flags.writeable = False
     return found
 
 

@@ -55,6 +55,7 @@ class Needs:
     variance: bool
     valid: bool = False
     market: bool = False
+    per_day: float = 0.0  # bars in a day of trading, by which impact knows a day's volume; counted in the bars if 0
 
 
 def tape(bars: Bars, features: Features, needs: Needs, paths: int = 1, tradable: Tensor | None = None) -> Tape:
@@ -123,7 +124,7 @@ def laid(bars: Bars, needs: Needs, tradable: Tensor | None) -> dict[str, Tensor]
     if rules.max_participation is not None:
         found["most"] = _ended(participation(bars, rules, fill), 0.0)
     if costs.impact_y:
-        rate = impact(bars, costs)
+        rate = impact(bars, costs, needs.per_day)
         found["impact"], found["can"] = rate.masked_fill(rate.isinf(), 0.0), can & ~rate.isinf()
     if needs.variance:
         found["variance"] = variance(gap * move - 1)
@@ -173,16 +174,26 @@ def financing(bars: Bars, costs: Costs) -> dict[str, Tensor]:
     return {name: part for name, part in found.items() if not name.startswith("idle") or bool((part != 0).any())}
 
 
-def impact(bars: Bars, costs: Costs) -> Tensor:
+def bars_per_day(bars: Bars) -> float:
+    """How many rows a day of trading has, at least 1."""
+    days = bars.time.div(86400 * NANOSECONDS, rounding_mode="floor")
+    return max(1.0, len(days) / (1 + int((days.diff() > 0).sum())))
+
+
+def volume_rows(per_day: float) -> int:
+    """Rows of which the average daily notional is taken."""
+    return max(2, round(VOLUME_DAYS * per_day))
+
+
+def impact(bars: Bars, costs: Costs, per_day: float = 0.0) -> Tensor:
     """⅔·Y·σ_day/√ADV, [T, A], from bars up to t: times √|x| it is what an order of x pays per unit. Source: square-root law.
 
     Infinite where nothing was traded in all the days before: no size has a price there.
     """
     if bars.volume is None:
         raise ConfigError(f"impact_y={costs.impact_y:g} needs volumes, which these bars do not have; set impact_y=0")
-    days = bars.time.div(86400 * NANOSECONDS, rounding_mode="floor")
-    per_day = max(1.0, len(days) / (1 + int((days.diff() > 0).sum())))
-    window = max(2, round(VOLUME_DAYS * per_day))
+    per_day = per_day or bars_per_day(bars)
+    window = volume_rows(per_day)
     returns = torch.zeros_like(bars.close)
     returns[1:] = torch.where(bars.valid[1:] & (bars.close[:-1] > 0), (bars.close[1:] / bars.close[:-1]).log(), 0.0)
     notional = torch.where(bars.valid, bars.volume * bars.close, 0.0)
