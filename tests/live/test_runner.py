@@ -29,7 +29,7 @@ from quantail.market.terms import Episode, Reward, Rules
 from quantail.market.world import Recorded, Synthetic, plain_features
 
 EQUAL = {"rtol": 0.0, "atol": 1e-9}
-BEGIN, END = 720, 1008  # whole days of hours, so that a day's volume is told alike by the history and by all bars
+BEGIN, END = 720, 816  # whole days of hours, so that a day's volume is told alike by the history and by all bars
 
 
 def compared(bars, begin=BEGIN, ends_in=True, features=None, functions=None, settings=None, wrap=lambda env: env, **options):
@@ -89,10 +89,10 @@ def test_over_a_year_of_bars_of_four_hours():
 
 
 def test_an_asset_that_is_rarely_there_and_one_that_comes_late():
-    bars = bars_of(2200, 3, seed=8)
+    bars = bars_of(1900, 3, seed=8)
     valid = bars.valid.clone()
-    valid[:, 1] = torch.arange(2200) % 7 < 2
-    valid[:1900, 2] = False
+    valid[:, 1] = torch.arange(1900) % 7 < 2
+    valid[:1830, 2] = False
     runner, _ = compared(without(bars, valid), 1800)
     assert runner.rows < len(runner.state.window) < 2000  # kept for the one that is rarely there
 
@@ -322,13 +322,13 @@ def test_after_the_end_of_an_episode_nothing_is_decided(world):
         runner.on_bar(bars.rows(604, 605))
 
 
-@pytest.mark.parametrize("stops", [(0, 1, 2), (55, 130, 131)])
+@pytest.mark.parametrize("stops", [(0, 1, 2), (75, 130, 131)])
 def test_a_restored_runner_is_the_one_that_never_stopped(tmp_path, stops):
-    bars = bars_of(300, 2, seed=14, missing=0.1)
+    bars = bars_of(160, 2, seed=14, missing=0.1)
     seen = compute(bars)
-    model = model_in(market_on(bars, None, seen, fit(seen, bars, range(300)), Episode(length=100), reward=Reward("sharpe")))
+    model = model_in(market_on(bars, None, seen, fit(seen, bars, range(160)), Episode(length=100), reward=Reward("sharpe")))
     whole, cut = runner_of(model, None), runner_of(model, None)
-    for row in range(300):
+    for row in range(160):
         if row in stops:
             cut.save(tmp_path / "state.safetensors")
             first = (tmp_path / "state.safetensors").read_bytes()
