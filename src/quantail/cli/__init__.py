@@ -25,7 +25,7 @@ VERBS = {
     "evaluate": Verb("quantail.cli.runs", "evaluate", "play with a saved agent, which learns nothing from it"),
     "export": Verb("quantail.cli.export", "export", "write a saved agent as an ONNX graph, its memory in and out"),
     "report": Verb("quantail.cli.report", "report", "judge a run's agent on held-out bars, and write down the verdict"),
-    "runs": Verb("quantail.cli.runs", "runs", "list the runs below a folder"),
+    "runs": Verb("quantail.cli.runs", "runs", "list and compare the runs below a folder"),
     "check": Verb("quantail.cli.check", "check", "look for leaks in bars, features and rules, and see that the money adds up"),
     "data": Verb("quantail.cli.data", "data", "fetch bars, list samples, judge a file"),
     "bench": Verb("quantail.cli.bench", "bench", "say how fast training is on this machine, phase by phase"),

@@ -4,14 +4,14 @@ import json as jsons
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
 from quantail.errors import RunError
 
 if TYPE_CHECKING:
-    from quantail.run.folder import Summary
+    from quantail.run.listing import Summary
 
 
 def evaluate(
@@ -73,27 +73,51 @@ def evaluate(
 
 
 def runs(
-    what: Annotated[Literal["list"], tyro.conf.Positional] = "list",
     root: Annotated[Path, tyro.conf.Positional] = Path("runs"),
+    csv: bool = False,
     json: bool = False,
 ) -> int:
-    """List the runs below a folder.
+    """List and compare the runs below a folder: how they stand, how well they did, how long it took, and the settings in
+    which they differ.
 
     Args:
-        what: What to do with them.
         root: The folder to look in.
+        csv: Print comma-separated values instead of a table, a column for each setting that differs.
         json: Print JSON instead of a table.
     """
-    from quantail.run.folder import runs_below
+    from quantail.run.listing import differing, runs_below
 
     if not root.is_dir():
         raise RunError(f"there is no folder {root}; name the one that holds your runs")
     found = list(runs_below(root))
+    names = differing(found)
     if json:
-        print(jsons.dumps([{**one._asdict(), "folder": str(one.folder)} for one in found], indent=2))
+        plain = [{**one._asdict(), "folder": str(one.folder), "settings": chosen(one, names)} for one in found]
+        print(jsons.dumps(plain, indent=2))
+    elif csv:
+        print(as_csv(found, names), end="")
     else:
-        print(as_table(found) if found else f"no runs below {root}")
+        print(as_table(found, names) if found else f"no runs below {root}")
     return 0
+
+
+def chosen(one: "Summary", names: "Sequence[str]") -> dict[str, Any]:
+    """Some settings of a run."""
+    return {name: one.settings.get(name) for name in names}
+
+
+def as_csv(found: "Sequence[Summary]", names: "Sequence[str]") -> str:
+    """A line for each run."""
+    from csv import DictWriter
+    from io import StringIO
+
+    text = StringIO()
+    columns = [name for name in type(found[0])._fields if name != "settings"] if found else []
+    writer = DictWriter(text, [*columns, *names], lineterminator="\n")
+    writer.writeheader()
+    for one in found:
+        writer.writerow({name: getattr(one, name) for name in columns} | chosen(one, names))
+    return text.getvalue()
 
 
 def as_lines(path: Path, found: dict[str, float]) -> str:
@@ -102,9 +126,11 @@ def as_lines(path: Path, found: dict[str, float]) -> str:
     return "\n".join([f"checkpoint {path}", *(f"{name:<{width}}  {value:g}" for name, value in found.items())])
 
 
-def as_table(found: "Sequence[Summary]") -> str:
-    """Aligned columns."""
-    rows = [("folder", "environment", "status", "steps", "of", "return", "best")]
+def as_table(found: "Sequence[Summary]", names: "Sequence[str]") -> str:
+    """Aligned columns, then what differs."""
+    from quantail.monitor.shown import duration
+
+    rows = [("folder", "environment", "status", "steps", "of", "return", "best", "time", "differs in")]
     rows += [
         (
             str(one.folder),
@@ -114,11 +140,15 @@ def as_table(found: "Sequence[Summary]") -> str:
             str(one.total_timesteps),
             number(one.reward),
             number(one.best),
+            duration(one.seconds),
+            " ".join(f"{name}={value}" for name, value in chosen(one, names).items()),
         )
         for one in found
     ]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join("  ".join(f"{word:<{width}}" for word, width in zip(row, widths, strict=True)).rstrip() for row in rows)
+    columns = list(zip(*rows, strict=True))[: None if names else -1]
+    widths = [max(map(len, column)) for column in columns]
+    lines = zip(*columns, strict=True)
+    return "\n".join("  ".join(f"{word:<{width}}" for word, width in zip(row, widths, strict=True)).rstrip() for row in lines)
 
 
 def number(value: float | None) -> str:

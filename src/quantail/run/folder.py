@@ -1,4 +1,4 @@
-"""What lies in the folder of a run, and what a list of runs says about it.
+"""What lies in the folder of a run.
 
 config.yaml         the resolved settings
 normalisation.json  units of the features, fitted on the training window, where there are such
@@ -10,40 +10,24 @@ lock                who is writing
 """
 
 import json
-import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from quantail.checkpoint import atomic, rotation
 from quantail.checkpoint.rotation import BEST
 from quantail.config import Config
 from quantail.errors import QuantailError, RunError
-from quantail.monitor.sinks import METRICS_FILE
 from quantail.run import configfile
 from quantail.run.lock import FILE as LOCK
-from quantail.run.lock import is_written
 from quantail.run.provenance import environment
 
 CONFIG = "config.yaml"
 NORMALISATION = "normalisation.json"
 ENVIRONMENT = "environment.json"
 CHECKPOINTS = "checkpoints"
-TAIL = 1 << 16  # bytes in which the last line of a log surely lies
-
-
-class Summary(NamedTuple):
-    """A run in one line."""
-
-    folder: Path
-    env: str
-    status: str  # running | finished | stopped
-    env_steps: int
-    total_timesteps: int
-    reward: float | None  # mean return of the latest episodes
-    best: float | None  # of the evaluations
 
 
 def create(folder: Path) -> None:
@@ -105,6 +89,12 @@ def note_stop(folder: Path, why: str) -> None:
         _write_sessions(folder, [*earlier, {**own, "stopped": why}])
 
 
+def note_end(folder: Path, status: str) -> None:
+    """Say of this process how its part of the run ended."""
+    *earlier, own = sessions(folder) or [{}]
+    _write_sessions(folder, [*earlier, {**own, "ended": status}])
+
+
 def sessions(folder: Path) -> list[dict[str, Any]]:
     """The processes that wrote here, the latest last."""
     try:
@@ -140,37 +130,3 @@ def chosen(folder: Path, checkpoint: str) -> Path:
     if not path.is_file():
         raise RunError(f"--checkpoint {checkpoint} is neither best nor latest, nor a file; {folder / CHECKPOINTS} has them")
     return path
-
-
-# --- a list of runs ---------------------------------------------------------------------------------------------------
-
-
-def runs_below(root: Path) -> Iterator[Summary]:
-    """Every run at or below a folder, by name; one that cannot be read is left to `resume` to explain."""
-    for path in sorted(root.rglob(CONFIG)):
-        try:
-            yield summary(path.parent)
-        except QuantailError:
-            continue
-
-
-def summary(folder: Path) -> Summary:
-    """A run in one line, from its settings and the last line of its log."""
-    config, row = read_config(folder), last_row(folder / METRICS_FILE)
-    env_steps = int(row.get("env_steps", 0))
-    done = "finished" if env_steps >= config.total_timesteps else "stopped"
-    status = "running" if is_written(folder) else done
-    reward, best = row.get("rollout/ep_rew_mean"), row.get("eval/best")
-    return Summary(folder, config.env.id or "handed over", status, env_steps, config.total_timesteps, reward, best)
-
-
-def last_row(path: Path) -> dict[str, Any]:
-    """The last whole line of a log; nothing where there is none."""
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL))
-            lines = file.read().split(b"\n")[:-1]
-            row: dict[str, Any] = json.loads(lines[-1])
-            return row
-    except (OSError, IndexError, ValueError):
-        return {}

@@ -218,6 +218,7 @@ def _train(stage: Stage, progress: Progress, judged: Judged, interrupt: Interrup
         raise type(error)(
             f"{error}; the last good checkpoint is {kept}, go on from it: quantail resume {stage.folder}"
         ) from error
+    folders.note_end(stage.folder, status)
     if status == INTERRUPTED:
         LOG.warning("%s: saved at %s steps; go on with: quantail resume %s", interrupt.name, progress.env_steps, stage.folder)
     return Outcome(status, stage.folder, progress.carry.iteration, progress.env_steps, judged, progress.agent)
