@@ -326,7 +326,7 @@ def test_after_the_end_of_an_episode_nothing_is_decided(world):
 def test_a_restored_runner_is_the_one_that_never_stopped(tmp_path, stops):
     bars = bars_of(160, 2, seed=14, missing=0.1)
     seen = compute(bars)
-    model = model_in(market_on(bars, None, seen, fit(seen, bars, range(160)), Episode(length=100), reward=Reward("sharpe")))
+    model = model_in(market_on(bars, None, seen, fit(seen, bars, range(160)), Episode(length=60), reward=Reward("sharpe")))
     whole, cut = runner_of(model, None), runner_of(model, None)
     for row in range(160):
         if row in stops:

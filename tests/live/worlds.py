@@ -13,7 +13,6 @@ from quantail.evaluation import act
 from quantail.live import Runner
 from quantail.market.env import MarketEnv
 from quantail.market.features import compute
-from quantail.market.portfolio import share
 from quantail.market.series import NANOSECONDS
 from quantail.market.terms import Episode, Rules
 from quantail.market.world import Recorded
@@ -88,7 +87,7 @@ def played(env, agent, moments, config, steps, memory):
     for _ in range(steps):
         action, memory = act(agent, obs, memory, start, moments, config, None, mask)
         inner = state.inner if isinstance(env, ObserveGained) else state
-        held = np.asarray(share(market.desk, inner.holdings, market.desk.n.spread(inner.equity)))
+        held = np.asarray(inner.holdings / inner.equity)
         weights.append(decided(market, action, held.reshape(-1)))
         state, step = env.step(state, action, still)
         obs, mask, start = step.obs, step.action_mask, torch.tensor([False])

@@ -159,7 +159,7 @@ class Runner:
             obs, mask = step.obs, step.action_mask
         agent, moments, config, _ = self.source
         action, memory = act(agent, obs, state.memory, torch.tensor([state.start]), moments, config, None, mask)
-        weights = torch.from_numpy(self.live.weights(portfolio_of(env_state), action))
+        weights = torch.from_numpy(self.live.asked_for(portfolio_of(env_state), action))
         return state._replace(env_state=env_state, action=action, memory=memory, start=False, weights=weights)
 
     def _moved_on(self, env_state: Any) -> Any:

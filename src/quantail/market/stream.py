@@ -15,7 +15,7 @@ from torch import Tensor
 from quantail.errors import ConfigError
 from quantail.market.env import MarketEnv
 from quantail.market.normalise import Normalisation
-from quantail.market.portfolio import Portfolio, share
+from quantail.market.portfolio import Portfolio, weights
 from quantail.market.series import NANOSECONDS, Bars, Features
 from quantail.market.tape import RISK_BARS, Needs, Tape, tape, volume_rows
 from quantail.market.terms import Episode
@@ -99,15 +99,14 @@ class StreamEnv(MarketEnv):
         """The state before the next bar: what was now is the bar before, and there is one bar less to come."""
         return state._replace(row=torch.full_like(state.row, BEFORE), stop=state.stop - 1)
 
-    def weights(self, state: Portfolio, action: Tensor) -> NDArray[np.float64]:
+    def asked_for(self, state: Portfolio, action: Tensor) -> NDArray[np.float64]:
         """What an action asks for, [A] of equity; where it asks to leave an asset as it is, what is held of that."""
         asked = self.orders(action)[0].numpy()
         return np.where(np.isnan(asked), self.held(state), asked)
 
     def held(self, state: Portfolio) -> NDArray[np.float64]:
         """The weights that the portfolio has, [A]."""
-        n = self.desk.n
-        return np.asarray(share(self.desk, state.holdings, n.spread(state.equity)).reshape(-1).numpy())
+        return np.asarray(weights(self.desk, state).reshape(-1).numpy())
 
 
 def blank(symbols: tuple[str, ...], bar_seconds: float, volume: bool, funding: bool) -> Bars:
