@@ -5,16 +5,18 @@ import shutil
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 import quantail
 from monitor.reports import report
-from quantail import cli
+from quantail import cli, presets
 from quantail.monitor import install
 from quantail.monitor.install import Check
 from quantail.monitor.sinks import JsonlSink
 
+OUTCOME = SimpleNamespace(status="finished", folder="x", iteration=1, env_steps=1, judged=SimpleNamespace(best=None))
 GOOD = Check("gravity", True, "9.81", "")
 BAD = Check("entropy", False, "falls", "to rise")
 
@@ -189,6 +191,23 @@ def test_module_runs_as_a_program(words, code):
 
 
 # --- train ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "options"),
+    [
+        ("--preset quick --env.options.source signal", {"source": "signal"}),
+        ("--preset quick --env.options.fee-bps 2 --env.options.costs free", {"fee_bps": 2, "costs": "free"}),
+        ("--preset daily --env.options.test 0.5 --env.options.random-position", {"test": 0.5, "random_position": True}),
+        ("--env.options costs free seed 3", {"costs": "free", "seed": 3}),
+    ],
+)
+def test_options_of_the_environment_are_added_to_those_of_the_preset(words, options, monkeypatch):
+    asked = []
+    monkeypatch.setattr("quantail.run.run", lambda config, folder: asked.append(config.env.options) or OUTCOME)
+    assert cli.main(["train", *words.split(), "--env", "quantail/Market", "--run", "x"]) == 0
+    start = presets.preset(words.split()[1]).env.options if "--preset" in words else {}
+    assert asked == [{**start, **options}]
 
 
 def test_a_stopped_run_exits_with_130_and_says_how_to_go_on(tmp_path, monkeypatch, capsys):

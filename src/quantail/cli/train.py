@@ -1,8 +1,10 @@
 """quantail train and quantail resume."""
 
 from argparse import ArgumentParser
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
 
 # What ends a process by a signal gives 128 + its number; a run that was asked to stop did not fail, but is not done either.
 STOPPED = 130
+OPTION = "--env.options."
+Option = bool | int | float | str
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,27 @@ def defaults(words: Sequence[str]) -> Train:
         from quantail.run import configfile
 
         start = configfile.read(named.config, start)
-    return Train(start, tyro.MISSING)
+    options = {**start.env.options, **further(words, start.env.options)}
+    return Train(replace(start, env=replace(start.env, options=options)), tyro.MISSING)
+
+
+def further(words: Sequence[str], known: Mapping[str, Option]) -> dict[str, Option]:
+    """Options of the environment, `--env.options.fee-bps 2`, that the preset or the file does not name: they may be set too."""
+    found: dict[str, Option] = {}
+    for word, value in pairwise([*words, ""]):
+        if word.startswith(OPTION) and (name := word.removeprefix(OPTION).replace("-", "_")) not in known:
+            found[name] = plain(value)
+    return found
+
+
+def plain(word: str) -> Option:
+    """A word as the number that it is written as, if it is one; no word at all is a switch, which is off until it is named."""
+    if not word or word.startswith("--"):
+        return False
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(word)
+    return word
 
 
 def resume(folder: Annotated[Path, tyro.conf.Positional], total_timesteps: int | None = None) -> int:
