@@ -65,9 +65,9 @@ def quick() -> Config:
     """Find a hidden drift and trade on it after costs: the demonstration, and where to begin with a market of your own.
 
     Returns are all that is seen, beside the position: what the account did before is no news about the market, and three such
-    columns cost 0.13 of a Sharpe ratio of 1.17. Weights are tanh of a Gaussian that is wide at first: a grid of three is slower.
-    Tested on 512 held-out paths of ten years, ten seeds of ten: 99 to 102 % of the growth and 103 to 107 % of the Sharpe ratio of
-    the Bayes filter that grows fastest. Takes 20 seconds of one core.
+    columns cost 0.13 of a Sharpe ratio of 1.17. Weights are tanh of a Gaussian that is wide at first: a grid of three is slow.
+    Tested on 512 held-out paths of ten years, ten seeds of ten: 99 to 102 % of the growth and 103 to 107 % of the Sharpe ratio
+    of the Bayes filter that grows fastest. Takes 20 seconds of one core.
     """
     ppo = PpoConfig(n_steps=64, batch_size=4096, n_epochs=2, gamma=0.9, gae_lambda=0.5)
     return _market(1_500_000, ppo, {"source": "hidden_drift", **PATHS})
