@@ -125,7 +125,7 @@ def gru_backward(
     with launch.on(dh):
         slopes, dh0 = torch.empty_like(gates), torch.empty_like(dh_last)
         if launch.stays(hidden, 3, gates.dtype):
-            arguments = (dh, dh_last, gates, start, rows, w_low, slopes, dh0, steps, envs, rows.shape[-1])
+            arguments = (dh, dh_last, gates, start, rows, w_low, slopes, dh0, steps, envs, rows.shape[-1], 0)
             tiles = launch.tiles(envs, hidden, dh)
             sequence_backward[(triton.cdiv(envs, tiles["BLOCK"]),)](*arguments, **tiles)
         else:

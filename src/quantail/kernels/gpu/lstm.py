@@ -139,7 +139,7 @@ def lstm_backward(
     with launch.on(dh):
         slopes, dh0, dc0 = torch.empty_like(gates), torch.empty_like(dh_last), dc_last.clone()
         if launch.stays(hidden, 4, gates.dtype):
-            arguments = (dh, dh_last, dc_last, gates, start, c_rows, w_low, slopes, dh0, dc0, steps, envs)
+            arguments = (dh, dh_last, dc_last, gates, start, c_rows, w_low, slopes, dh0, dc0, steps, envs, 0)
             tiles = launch.tiles(envs, hidden, dh)
             sequence_backward[(triton.cdiv(envs, tiles["BLOCK"]),)](*arguments, **tiles)
         else:

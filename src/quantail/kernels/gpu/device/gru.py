@@ -6,7 +6,7 @@ Blocks n, r, z, u lie side by side, [B, 4H] a row: the first three meet the inpu
 import triton
 import triton.language as tl
 
-from quantail.kernels.gpu.device.maths import gate, stored_gate, tanh
+from quantail.kernels.gpu.device.maths import beside, gate, stored_gate, tanh
 
 
 @triton.jit
@@ -79,12 +79,13 @@ def sequence_forward(
 
 @triton.jit(do_not_specialize=["steps"])
 def sequence_backward(
-    dh_rows, dh_last, gates, start, operands, w_h, slopes, dh0, steps, envs, width,
+    dh_rows, dh_last, gates, start, operands, w_h, slopes, dh0, steps, envs, width, zero,
     H: tl.constexpr, BLOCK: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The same rows from the last to the first: dh never leaves the processor.
 
     dh_rows [T, B, H], dh_last [B, H], gates and operands as `sequence_forward` stored them -> slopes [T, B, 4H], dh0 [B, H].
+    `zero` as in the LSTM.
     """
     rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     cols = tl.arange(0, H)
@@ -97,6 +98,7 @@ def sequence_backward(
     w_r = tl.load(w_h + tile)
     w_z = tl.load(w_h + H * H + tile)
     w_u = tl.load(w_h + 2 * H * H + tile)
+    nothing = tl.zeros([BLOCK, H], tl.float32) + zero
     final = (steps - 1).to(tl.int64) * envs
     start += final
     dh_rows += final * H
@@ -107,22 +109,22 @@ def sequence_backward(
     for _ in range(steps):
         empty = (tl.load(start + rows, mask=live, other=1) != 0)[:, None]
         dh += tl.load(dh_rows + at, mask=inside, other=0.0).to(tl.float32)
-        before = tl.load(operands + at_operand, mask=inside, other=0.0).to(tl.float32)
-        n = tl.load(gates + at_gates, mask=inside, other=0.0).to(tl.float32)
-        z, slope = stored_gate(tl.load(gates + 2 * H + at_gates, mask=inside, other=0.5).to(tl.float32))
+        before = beside(tl.load(operands + at_operand, mask=inside, other=0.0), dh, zero)
+        n = beside(tl.load(gates + at_gates, mask=inside, other=0.0), dh, zero)
+        z, slope = stored_gate(beside(tl.load(gates + 2 * H + at_gates, mask=inside, other=0.5), dh, zero))
         push = (dh * (before - n) * slope).to(w_z.dtype)
         tl.store(slopes + 2 * H + at_gates, push, mask=inside)
         dn = dh * (1 - z) * (1 - n * n)
         tl.store(slopes + at_gates, dn.to(w_z.dtype), mask=inside)
-        dh = tl.dot(push, w_z, dh * z, input_precision=PRECISION)
-        r, slope = stored_gate(tl.load(gates + H + at_gates, mask=inside, other=0.5).to(tl.float32))
+        dh = dh * z + tl.dot(push, w_z, nothing, input_precision=PRECISION)
+        r, slope = stored_gate(beside(tl.load(gates + H + at_gates, mask=inside, other=0.5), dn, zero))
         push = (dn * r).to(w_u.dtype)
         tl.store(slopes + 3 * H + at_gates, push, mask=inside)
-        dh = tl.dot(push, w_u, dh, input_precision=PRECISION)
-        u = tl.load(gates + 3 * H + at_gates, mask=inside, other=0.0).to(tl.float32)
+        dh += tl.dot(push, w_u, nothing, input_precision=PRECISION)
+        u = beside(tl.load(gates + 3 * H + at_gates, mask=inside, other=0.0), dn, zero)
         push = (dn * u * slope).to(w_r.dtype)
         tl.store(slopes + H + at_gates, push, mask=inside)
-        dh = tl.dot(push, w_r, dh, input_precision=PRECISION)
+        dh += tl.dot(push, w_r, nothing, input_precision=PRECISION)
         dh = tl.where(empty, 0.0, dh)
         start -= envs
         dh_rows -= envs * H

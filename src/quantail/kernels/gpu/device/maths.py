@@ -56,3 +56,9 @@ def tanh(x, NATIVE: tl.constexpr = False):
         s = x * x
         near = x * (1 - s * (0.33333334 - s * (0.13333334 - s * (0.053968254 - s * 0.021869488))))
         return tl.where(s < 0.0625, near, tl.where(x < 0, -far, far))
+
+
+@triton.jit
+def beside(value, anchor, zero):
+    """The value as float32, laid out as the anchor at once, in its own few bits: Triton would else move what is made of it."""
+    return tl.where(zero != 0, anchor, value.to(tl.float32))
