@@ -30,9 +30,10 @@ check: .venv/.installed-dev ## format, lint, types, architecture
 	@$(BIN)/mypy
 	@$(BIN)/python -m pytest -q tests/architecture
 
-bench: .venv/.installed ## how long the functions and the command line take
+bench: .venv/.installed ## how long functions, command line and training take; fails where training became slower
 	@$(BIN)/python benchmarks/functions.py
 	@$(BIN)/python benchmarks/startup.py
+	@$(BIN)/python benchmarks/guard.py
 
 docs: .venv/.installed ## rewrite the generated parts of docs/
 	@$(BIN)/python tools/docs.py

@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from quantail.functional import quantile as plain
-from quantail.kernels import native, quantile
+from quantail.functional import returns as plain_returns
+from quantail.kernels import native, quantile, returns
+from quantail.types import Law
 
 compiled = pytest.mark.skipif(native.library() is None, reason="needs a C compiler")
 
@@ -69,6 +71,37 @@ def test_pooled_quantiles_are_those_of_the_plain_function():
         assert torch.equal(quantile.pool_quantiles(critics, reduce, masses), expected)
     slope = torch.autograd.functional.jacobian(lambda x: quantile.pool_quantiles(x, "mean", masses), critics)
     assert slope.any()
+
+
+@compiled
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("sizes", [(1, 1), (5, 7), (32, 32), (19, 33)])
+def test_particles_are_the_plain_ones_to_the_bit(sizes, dtype):
+    n, m = sizes
+    steps, envs = 9, 3
+    rewards = torch.randn(steps, envs, dtype=dtype)
+    law = Law(torch.randn(steps + 1, envs, n, dtype=dtype), plain.tail_levels(n, dtype=dtype)[1])
+    terminated, truncated = torch.rand(steps, envs) < 0.2, torch.rand(steps, envs) < 0.2
+    valid = torch.rand(steps, envs) < 0.8
+    follow, level = (torch.rand(steps, envs, m, dtype=dtype) for _ in range(2))
+    level[2, 1, 0], level[3, 0, -1] = 0.0, 1 - torch.finfo(dtype).eps / 2  # the ends of what a uniform can be
+    terms = (rewards, law, terminated, truncated, 0.9, 0.7, follow, level)
+    assert returns._in_one_loop(rewards, law, (follow, level), None, valid)
+    found, expected = (f(*terms, valid=valid) for f in (returns.distributional_targets, plain_returns.distributional_targets))
+    assert torch.equal(found, expected)
+
+
+@compiled
+def test_what_the_loop_of_particles_cannot_do_is_left_to_torch():
+    rewards, law, noise = torch.zeros(4, 2), Law(torch.zeros(5, 2, 3), torch.ones(3) / 3), (torch.zeros(4, 2, 6),) * 2
+    valid = torch.ones(4, 2, dtype=torch.bool)
+    assert returns._in_one_loop(rewards, law, noise, None, valid)
+    assert not returns._in_one_loop(rewards, law, noise, law, valid)
+    assert not returns._in_one_loop(rewards, law, noise, None, None)
+    assert not returns._in_one_loop(rewards, Law(law.locations, torch.ones(5, 2, 3)), noise, None, valid)
+    assert not returns._in_one_loop(rewards, Law(torch.zeros(3), law.masses), noise, None, valid)
+    assert not returns._in_one_loop(rewards, law, (noise[0], noise[0][..., :2]), None, valid)
+    assert not returns._in_one_loop(rewards.requires_grad_(), law, noise, None, valid)
 
 
 def test_other_kinds_of_tensors_stay_with_torch():

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from quantail.config import Config, CriticConfig, NetConfig, PpoConfig
+from quantail.config import Config, CriticConfig, EngineConfig, NetConfig, PpoConfig
 from quantail.market.candles import simulate
 from quantail.market.env import MarketEnv
 from quantail.market.presets import MARKETS
@@ -37,6 +37,7 @@ class Sizes:
     episode: int = 500  # rows until an episode is cut off
     memory: str = "lstm"
     net: str = "lean"
+    engine: str = "auto"
 
     def __post_init__(self) -> None:
         counts = {name: value for name, value in vars(self).items() if isinstance(value, int)}
@@ -56,7 +57,7 @@ def config_of(sizes: Sizes) -> Config:
         net = replace(net, trunks="shared", encoder_sizes=(), actor_sizes=(), critic_sizes=())
     critic = CriticConfig(atoms=sizes.quantiles, particles=sizes.quantiles)
     ppo = PpoConfig(n_steps=sizes.steps, batch_size=sizes.batch, n_epochs=sizes.epochs)
-    return Config(total_timesteps=ENDLESS, net=net, critic=critic, ppo=ppo)
+    return Config(total_timesteps=ENDLESS, net=net, critic=critic, ppo=ppo, engine=EngineConfig(sizes.engine))
 
 
 def market_of(sizes: Sizes, device: torch.device | str = "cpu") -> MarketEnv:

@@ -66,3 +66,33 @@ QUANTILE_HUBER(quantile_huber_double, double)
 
 SORT_ROWS(sort_rows_float, float)
 SORT_ROWS(sort_rows_double, double)
+
+/* Particles of the return's law, backwards over rows [steps, envs] with m particles each; see `functional.returns`. at [steps + 1,
+   envs, n] are the laws' locations, ends [n] the upper ends of their cells; both noises [steps, envs, m]. */
+#define SAMPLE_REPLACEMENT(NAME, T)                                                                                            \
+    void NAME(const T *reward, const T *at, const T *ends, const T *follow, const T *level, T *made, const uint8_t *terminated, \
+              const uint8_t *goes_on, const uint8_t *valid, int64_t steps, int64_t envs, int64_t n, int64_t m, double gamma,   \
+              double lambda) {                                                                                                 \
+        const T discount = (T)gamma, onward = (T)lambda;                                                                       \
+        for (int64_t row = steps * envs - 1; row >= 0; row--) {                                                                \
+            const T *own = at + row * n, *next = own + envs * n, *later = made + (row + envs) * m;                             \
+            const int last = row >= (steps - 1) * envs;                                                                        \
+            for (int64_t first = 0; first < m; first += WIDTH) {                                                               \
+                const int many = m - first < WIDTH ? (int)(m - first) : WIDTH;                                                 \
+                const T *u = level + row * m + first, *v = follow + row * m + first;                                           \
+                T chance[WIDTH] = {0};                                                                                         \
+                int32_t cell[WIDTH] = {0};                                                                                     \
+                for (int k = 0; k < many; k++) chance[k] = u[k];                                                               \
+                for (int64_t i = 0; i < n - 1; i++)                                                                            \
+                    for (int k = 0; k < WIDTH; k++) cell[k] += ends[i] <= chance[k];                                           \
+                for (int k = 0; k < many; k++) {                                                                               \
+                    T reached = terminated[row] ? (T)0 : next[cell[k]];                                                        \
+                    if (!last && goes_on[row] && v[k] < onward) reached = later[first + k];                                    \
+                    made[row * m + first + k] = valid[row] ? reward[row] + discount * reached : own[cell[k]];                  \
+                }                                                                                                              \
+            }                                                                                                                  \
+        }                                                                                                                      \
+    }
+
+SAMPLE_REPLACEMENT(sample_replacement_float, float)
+SAMPLE_REPLACEMENT(sample_replacement_double, double)

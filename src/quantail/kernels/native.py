@@ -19,8 +19,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from quantail.types import Law
+
 SOURCE = Path(__file__).with_name("native.c")
-FLAGS = ("-O3", "-march=native", "-shared", "-fPIC", "-lm")
+FLAGS = ("-O3", "-march=native", "-ffp-contract=off", "-shared", "-fPIC")  # rounding as written: as torch rounds
 KINDS = {torch.float32: "float", torch.float64: "double"}
 SORTED = 256  # entries of a row that `sort_rows` takes
 PATIENCE = 60.0  # seconds for the compiler
@@ -51,6 +53,24 @@ def sort_rows(x: Tensor) -> Tensor:
     n = max(x.shape[-1], 1)
     run("sort_rows", (x, found), ctypes.c_int64(x.numel() // n), ctypes.c_int64(n))
     return found
+
+
+def sample_replacement(
+    rewards: Tensor, law: Law, noise: tuple[Tensor, Tensor], masks: tuple[Tensor, Tensor, Tensor], gamma: float, lam: float
+) -> Tensor:
+    """`functional.returns.distributional_targets` where all rows share their masses and the next row shows what was reached.
+
+    rewards [T, ...], law of [T+1, ..., N] and [N], noise for following and for levels [T, ..., M], masks terminated, going on
+    and valid [T, ...] -> [T, ..., M].
+    """
+    ends = law.masses.cumsum(-1)
+    follow, level = (x.contiguous() for x in noise)
+    made = torch.empty_like(level)
+    tensors = (rewards.contiguous(), law.locations.contiguous(), ends / ends[-1], follow, level, made)
+    steps, rows = len(rewards), max(rewards[0].numel(), 1)
+    sizes = (ctypes.c_int64(size) for size in (steps, rows, len(ends), level.shape[-1]))
+    run("sample_replacement", (*tensors, *(mask.contiguous() for mask in masks)), *sizes, *map(ctypes.c_double, (gamma, lam)))
+    return made
 
 
 def run(name: str, tensors: tuple[Tensor, ...], *numbers: Any) -> None:

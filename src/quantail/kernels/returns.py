@@ -1,10 +1,14 @@
-"""Advantages and particles, by one kernel on a GPU where Triton is, else by `functional.returns`: the same numbers."""
+"""Advantages and particles by one kernel on a GPU where Triton is, particles by one loop where a C compiler is, else by
+`functional.returns`: the same numbers."""
+
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from quantail.functional import returns as plain
 from quantail.functional.checks import check_law, check_mask, check_shape
+from quantail.kernels import native
 from quantail.kernels.roads import takes_triton
 from quantail.types import Law
 
@@ -71,7 +75,23 @@ def distributional_targets(
         )
         return found
     ends = (terminated, truncated, gamma, lam)
+    if _in_one_loop(rewards, law, noise, final_law, valid):
+        masks = _masks(rewards, terminated, truncated, valid)
+        check_law("law", law, (len(rewards) + 1, *rewards.shape[1:]))
+        going = (masks[0], ~(masks[0] | masks[1]), cast(Tensor, masks[2]))
+        return native.sample_replacement(rewards, law, noise, going, gamma, lam)
     return plain.distributional_targets(rewards, law, *ends, *noise, valid=valid, final_law=final_law)
+
+
+def _in_one_loop(rewards: Tensor, law: Law, noise: tuple[Tensor, Tensor], final_law: Law | None, valid: Tensor | None) -> bool:
+    """Whether the compiled loop serves: laws of shared masses, no final law apart, everything as it should be."""
+    if final_law is not None or valid is None or law.masses.ndim != 1 or law.locations.ndim != rewards.ndim + 1:
+        return False
+    if any(each.shape[:-1] != rewards.shape or each.shape != noise[0].shape for each in noise):
+        return False  # told by the plain function
+    tensors = (rewards, *law, *noise)
+    asked = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+    return not asked and native.fits(*tensors)
 
 
 def _learns_nothing(*tensors: Tensor) -> bool:
