@@ -28,6 +28,7 @@ class Numbers(NamedTuple):
     truncate: Callable[[Value], Value]  # towards 0
     tanh: Callable[[Value], Value]
     shares: Callable[[Value], Value]  # softmax [B, A + 1], without the last, which is cash -> [B, A]
+    known: Callable[[Value], bool]  # whether something is surely true, as far as can be said without waiting for a device
     no: Callable[[Value], Value]  # of a bool; a bool times a number chooses between it and 0
     within: Callable[[Value, float], Value]  # between −x and x
     ratio: Callable[[Value, Value], Value]  # [B] a/b; 1 of exactly nothing
@@ -64,6 +65,10 @@ def _share_of(x: torch.Tensor, whole: torch.Tensor, most: float) -> torch.Tensor
     return (x / whole.clamp(min=LEAST)).clamp_(-most, most).masked_fill_(whole <= 0, 0.0)
 
 
+def _within(x: Value, most: float) -> Value:
+    return min(max(x, -most), most) if isinstance(x, float) else np.minimum(np.maximum(x, -most), most)
+
+
 def _inverse_of_one(x: Value) -> float:
     return 1.0 / max(x, LEAST) if x > 0 else 0.0
 
@@ -88,6 +93,7 @@ _TENSORS = Numbers(
     truncate=torch.trunc,
     tanh=torch.tanh,
     shares=lambda logits: torch.softmax(logits, -1)[:, 0],
+    known=lambda x: False,
     no=torch.logical_not,
     within=lambda x, most: x.clamp(-most, most),
     ratio=_ratio,
@@ -118,35 +124,37 @@ FLOATS = Numbers(
     truncate=math.trunc,
     tanh=math.tanh,
     shares=_share,
+    known=bool,
     no=lambda x: not x,
-    within=lambda x, most: min(max(x, -most), most),
+    within=_within,
     ratio=_ratio_of_one,
     inverse=_inverse_of_one,
-    share=lambda x, whole, most: min(max(x / max(whole, LEAST), -most), most) if whole > 0 else 0.0,
+    share=lambda x, whole, most: _within(x / max(whole, LEAST), most) if whole > 0 else 0.0,
     total=_same,
     some=_same,
     spread=_same,
     real=_same,
     each=lambda x: [x],
 )
-ARRAYS = Numbers(  # one portfolio of several assets: numbers for the portfolio, arrays [A] for its assets
+ARRAYS = Numbers(  # one portfolio of several assets: Python numbers for the portfolio, arrays [A] for its assets
     where=np.where,
-    larger=np.maximum,
-    at_least=np.maximum,
-    at_most=np.minimum,
-    size=np.abs,
-    log=np.log,
+    larger=lambda x, y: max(x, y) if isinstance(x, float) else np.maximum(x, y),
+    at_least=lambda x, low: max(x, low) if isinstance(x, float) else np.maximum(x, low),
+    at_most=lambda x, high: min(x, high) if isinstance(x, float) else np.minimum(x, high),
+    size=abs,
+    log=math.log,
     root=np.sqrt,
     truncate=np.trunc,
     tanh=np.tanh,
     shares=_shares,
     no=np.logical_not,
-    within=lambda x, most: np.minimum(np.maximum(x, -most), most),
+    within=_within,
     ratio=_ratio_of_one,
     inverse=_inverse_of_one,
-    share=lambda x, whole, most: np.minimum(np.maximum(x / max(whole, LEAST), -most), most) if whole > 0 else x * 0.0,
-    total=np.sum,
-    some=np.any,
+    share=lambda x, whole, most: _within(x / max(whole, LEAST), most) if whole > 0 else x * 0.0,
+    known=bool,
+    total=lambda x: float(np.add.reduce(x)),
+    some=np.logical_or.reduce,
     spread=_same,
     real=_same,
     each=list,

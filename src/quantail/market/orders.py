@@ -48,6 +48,8 @@ def large(n: Numbers, rules: Rules, traded: Value, unit: Value) -> Value:
 def grown(n: Numbers, limit: Value, holdings: Value, traded: Value, lot: Value | None) -> Value:
     """Positions grow by the share for which there is room below the limit [B] of Σ|h|, once others have shrunk as asked."""
     after = holdings + traded
+    if n.known(n.total(n.size(after)) <= limit):
+        return traded
     growth = n.at_least(n.size(after) - n.size(holdings), 0.0)
     room = n.at_least(limit - n.total(n.size(after) - growth), 0.0)
     share = n.spread(n.at_most(room * (1 + ROUNDING) / n.at_least(n.total(growth), LEAST), 1.0))
