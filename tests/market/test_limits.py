@@ -84,6 +84,18 @@ def test_the_cut_for_want_of_room_is_in_whole_lots_and_shrinks_as_asked():
     assert odd.tolist() == pytest.approx([0.0, 150.0, 100.0, -300.0])  # 370/650 of 350 and 300: 199 and 171
 
 
+def test_the_net_position_is_held_by_fewer_buys_and_an_order_that_cannot_be_is_refused():
+    """The short leg cannot be traded: of 600 to buy, 250. Where closing a short leaves no room for another: nothing."""
+    desk = Desk(ARRAYS, Rules(max_net=0.25), Costs(0, 0), 3)
+    stuck = Bar(1.0, 1.0, np.array([True, False, True]))
+    traded = orders(desk, np.zeros(3), stuck, Order(np.array([0.6, -0.5, 0.0])), 1000.0)
+    assert traded.tolist() == pytest.approx([250.0, 0.0, 0.0])
+    traded = orders(desk, np.zeros(3), stuck, Order(np.array([-0.6, 0.5, 0.0])), 1000.0)
+    assert traded.tolist() == pytest.approx([-250.0, 0.0, 0.0])
+    order = Order(np.array([0.0, 0.0, -0.7]))  # 900 of the second are stuck: net 200 would become 800
+    assert orders(desk, np.array([-700.0, 900.0, 0.0]), stuck, order, 1000.0).tolist() == [0.0, 0.0, 0.0]
+
+
 def test_one_asset_has_its_cap_and_its_share_of_the_volume():
     bars = bars_of(2, volume=True)
     env = env_of(1, bars, rules=Rules(max_weight=0.6, max_participation=0.01), episode=Episode(length=8), costs="free")
@@ -241,6 +253,9 @@ def test_ruin_is_never_good_news(kind, n):
         assert -1e4 < float(ruined) <= -20.0
         assert math.isfinite(after.mean)
         assert math.isfinite(after.square)
+    for memory_of_gains in (memory, Memory(0.3, memory.square)):  # to owe six times as much is not worse than to have nothing
+        nothing, owed = (rewarded(n, Reward(kind), Earned(-10.0, r, True), memory_of_gains) for r in (-1.0, -7.0))
+        assert nothing == owed
     good, _ = rewarded(n, Reward(kind), Earned(-2.3, -0.9, False, -0.95), memory)
     assert float(good) > 0
 
