@@ -1,7 +1,7 @@
 """Who executes an iteration: the host, call by call; torch's compiler; or a device, from graphs captured once.
 
-All three run the same functions. `eager` is the reference. `compile` has the row of a rollout, the loss and the statistics
-compiled: arithmetic of hundreds of small calls becomes a few. `graph` captures the rollout, the estimates, each optimizer step
+All three run the same functions. `eager` is the reference. `compile` has the row of a rollout compiled: the environment's
+arithmetic, hundreds of small calls, becomes a few. `graph` captures the rollout, the estimates, each optimizer step
 and the figures as CUDA graphs, what is compiled inside, and replays them: the host launches four things an iteration in place
 of a hundred thousand, and waits for the device once, when the figures cross.
 
@@ -76,8 +76,7 @@ def engine_for(
 ) -> Engine:
     """The engine that the config asks for; `auto` takes graphs where a device can replay them."""
     kind = chosen(config.engine.kind, env)
-    compiles = kind != "eager" and can_compile(env.device)
-    row = compiled_row(env, agent, config) if compiles else collect_row
+    row = compiled_row(env, agent, config) if kind != "eager" and can_compile(env.device) else collect_row
 
     def collected(carry: Carry, noise: Noise) -> tuple[Rollout, Carry]:
         rollout, after = collect(env, agent, carry, noise, config, row)
@@ -90,9 +89,7 @@ def engine_for(
         return figures_of(agent, optimizer, config, *parts)
 
     step = Stepper(agent, optimizer, config, loss_terms)
-    if compiles and not loss_terms:
-        step.loss_of = Compiled("the loss", step.loss_of)
-    parts: list[Function] = [collected, understood, Compiled("the statistics", summed) if compiles else summed, step]
+    parts: list[Function] = [collected, understood, summed, step]
     for trunk in agent.trunks.values():
         cast(Trunk, trunk).rounded = on_device(env) and config.engine.matmul == "bfloat16"
     if on_device(env):
