@@ -63,7 +63,7 @@ def test_real_skill_is_found_and_is_all_of_what_can_be_had(drift, filtered):
     assert (found.known.sharpe_part, found.known.growth_part) == pytest.approx((1.0, 1.0), abs=1e-12)
     assert found.known.sharpe_interval == pytest.approx((1.0, 1.0), abs=1e-6)
     assert "Yes, for the risk it takes" in str(found)
-    assert "100 % [100 %, 100 %] in Sharpe ratio" in str(found)
+    assert "100 % [100 %, 100 %] in Sharpe ratio" in str(found).replace("\N{NO-BREAK SPACE}", " ")
     assert len(str(found).splitlines()) == 7
 
 

@@ -53,11 +53,17 @@ def held(verdict: "Verdict") -> str:
 def money(verdict: "Verdict") -> str:
     """In money."""
     one, cash = verdict.hold_growth, verdict.cash
-    grows = f"In money it grows by {percent(verdict.growth)} a year, buy & hold by {percent(one.theirs)}"
+    years, when = told_over(verdict.years)
+
+    def grown(log_growth: float) -> str:
+        return percent(math.expm1(log_growth * years))
+
+    more = f"{grown(one.value)} [{grown(one.interval[0])}, {grown(one.interval[1])}] ahead"
+    grows = f"In money it grows by {grown(verdict.growth)} {when}, buy & hold by {grown(one.theirs)}: {more}"
     answer = {BETTER: "it does earn more than cash", WORSE: "it earns less than cash"}.get(
         cash.answer(verdict.level), "that it earns more than cash is not sure"
     )
-    return f"{grows}: {signed(one, 1, 100)} points; {answer} (chance of luck {chance(cash.p_better)})."
+    return f"{grows}; {answer} (chance of luck {chance(cash.p_better)})."
 
 
 def timed(verdict: "Verdict") -> str:
@@ -130,10 +136,10 @@ def decimal(value: float, decimals: int = 2, sign: str = "") -> str:
     return text.lstrip("−") if not text.strip("−+0.") else text
 
 
-def signed(one: Difference, decimals: int, scale: float = 1.0) -> str:
+def signed(one: Difference, decimals: int) -> str:
     """+0.31 [−0.10, +0.72]."""
-    low, high = (decimal(scale * end, decimals, "+") for end in one.interval)
-    return f"{decimal(scale * one.value, decimals, '+')} [{low}, {high}]"
+    low, high = (decimal(end, decimals, "+") for end in one.interval)
+    return f"{decimal(one.value, decimals, '+')} [{low}, {high}]"
 
 
 def percent(value: float, decimals: int = 1) -> str:
@@ -151,6 +157,14 @@ def chance(p: float) -> str:
     if math.isnan(p):
         return "unknown"
     return "below 0.01\N{NO-BREAK SPACE}%" if p < 1e-4 else f"{100 * p:.2g}\N{NO-BREAK SPACE}%"
+
+
+def told_over(years: float) -> tuple[float, str]:
+    """Over how many years money is told, and how that is said: a year, or all there is where that is less.
+
+    Nobody has lived through a year of what was seen for two months.
+    """
+    return (1.0, "a year") if years >= 1 else (years, f"in these {length(years)}")
 
 
 def length(years: float) -> str:

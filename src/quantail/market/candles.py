@@ -116,4 +116,6 @@ def block_bootstrap(bars: Bars, length: int, paths: int, mean_block: float, sour
     drawn = rows.to(device)[chosen]  # [T, P, 4]
     close = drawn[..., 3].cumprod(0) * 100.0
     base = torch.cat([torch.full_like(close[:1], 100.0), close[:-1]])
-    return Candles(base * drawn[..., 0], base * drawn[..., 1], base * drawn[..., 2], close, None, None)
+    opened, high, low = (base * drawn[..., i] for i in range(3))
+    high, low = torch.maximum(high, torch.maximum(opened, close)), torch.minimum(low, torch.minimum(opened, close))
+    return Candles(opened, high, low, close, None, None)  # where a bar closed at its extreme, rounding may not put it beyond

@@ -95,9 +95,9 @@ def regimes(evidence: Evidence) -> str:
     head = (
         "market before",
         "share of bars",
-        "agent a year",
+        "agent, bp a bar",
         "Sharpe ratio",
-        "buy & hold a year",
+        "buy & hold, bp a bar",
         "Sharpe ratio",
         "mean weight",
     )
@@ -109,9 +109,9 @@ def in_state(there: Any, net: Floats, theirs: Floats, weight: Floats, year: floa
     own, other = net[there], theirs[there]
     return (
         percent(float(there.mean()), 0),
-        percent(float(own.mean()) * year),
+        decimal(1e4 * float(own.mean()), 1),
         sharpe(own, year),
-        percent(float(other.mean()) * year),
+        decimal(1e4 * float(other.mean()), 1),
         sharpe(other, year),
         decimal(float(weight[there].mean()), sign="+"),
     )

@@ -10,6 +10,7 @@ from quantail.backtest.evidence import Evidence
 from quantail.backtest.inference import judged
 from quantail.backtest.report.page import two
 from quantail.backtest.track import Track
+from quantail.backtest.words import told_over
 
 
 def section(evidence: Evidence) -> str:
@@ -24,7 +25,8 @@ def section(evidence: Evidence) -> str:
         if np.isfinite(values).all():
             low, high = judged(values).interval()
             spans[f"{factor:g} ×"] = (low * math.sqrt(year), high * math.sqrt(year))
-    note = "log return of a year, mean of all bars; trading costs are split by their parts"
+    when = told_over(len(track.times) / year)[1]
+    note = f"log return {when}, mean of all paths; trading costs are split by their parts"
     figures = [charts.waterfall("From gross to net", ("gross", start), steps, "net", note=note)]
     if np.isfinite(list(curve.values())).all():
         same = "the agent's orders at other trading costs, with 95 % intervals; they were chosen at 1 ×"
@@ -33,9 +35,10 @@ def section(evidence: Evidence) -> str:
 
 
 def waterfall(track: Track) -> tuple[float, dict[str, float]]:
-    """Gross log return per year, and what each cost adds to it: together they are the net one."""
+    """Gross log return (`told_over`), and what each cost adds to it: together they are the net one."""
     year = track.periods_per_year
-    logs = {name: safe_log(values).mean() * year for name, values in track.factors.items()}
+    told = year * told_over(len(track.times) / year)[0]
+    logs = {name: safe_log(values).mean() * told for name, values in track.factors.items()}
     gross = float(logs.pop("gap") + logs.pop("intrabar"))
     trading = float(logs.pop("cost"))
     paid = {name: -float(values.mean()) for name, values in track.costs.items()}

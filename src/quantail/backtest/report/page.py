@@ -8,7 +8,7 @@ from typing import NamedTuple
 from quantail.backtest import charts
 from quantail.backtest.evidence import Evidence
 from quantail.backtest.report.about import About
-from quantail.backtest.words import chance, decimal, percent
+from quantail.backtest.words import chance, decimal, percent, told_over
 
 STYLE = """
 body{background:var(--paper);color:var(--ink);font:15px/1.5 system-ui,sans-serif;max-width:1180px;margin:0 auto}
@@ -29,7 +29,7 @@ nav{font-size:14px;margin:.8em 0;display:flex;flex-wrap:wrap;gap:.3em 1.1em}
 .wide th,.wide td{padding:.28em .8em;text-align:right;white-space:nowrap;border-bottom:1px solid var(--grid)}
 .wide th{font-weight:600;color:var(--soft);vertical-align:bottom}
 .wide th:first-child,.wide td:first-child{text-align:left;padding-left:0}.wide tr.own td{font-weight:600}
-.wide td.text{text-align:left;white-space:normal;min-width:14em}
+.wide td.text{text-align:left;white-space:normal;overflow-wrap:anywhere;min-width:11em}
 .two{display:grid;grid-template-columns:minmax(0,1fr);gap:0 2.4em}.two>*{min-width:0}
 @media (min-width:900px){.two{grid-template-columns:minmax(0,1fr) minmax(0,1fr)}}
 details{margin:.6em 0}summary{cursor:pointer;font-weight:600}
@@ -70,11 +70,13 @@ def verdict_box(evidence: Evidence, about: About) -> str:
     """What everybody reads: one line, six figures, the sentences."""
     found = evidence.verdict
     kind = "good" if found.skill else "bad" if found.cash.p_worse <= found.level else "soft"
-    (low, high), (least, most) = found.hold.interval, found.growth_interval
+    low, high = found.hold.interval
+    years, when = told_over(found.years)
+    least, most = (100 * math.expm1(end * years) for end in found.growth_interval)
     tiles = (
         (decimal(found.sharpe), f"Sharpe ratio after costs {between(*found.sharpe_interval)}"),
         (decimal(found.hold.value, sign="+"), f"against buy & hold {between(low, high, '+')}"),
-        (percent(found.growth), f"growth a year {between(100 * least, 100 * most, decimals=1)}"),
+        (percent(math.expm1(found.growth * years)), f"growth {when} {between(least, most, decimals=1)}"),
         (chance(max(found.cash.p_better, found.hold.p_better, found.timing.p_better)), "chance of luck, the largest of three"),
         (decimal(found.deflated_sharpe, 3), f"deflated Sharpe ratio, {found.trials} tried"),
         (f"{found.seeds_better} of {found.seeds}", "seeds beat buy & hold"),

@@ -24,11 +24,11 @@ def section(evidence: Evidence) -> str:
     figures = [charts.histogram("Returns of a bar", net, marks, tail=marks["VaR 5 %"])]
     if np.ptp(net):
         figures.append(charts.qq("Returns against a Gaussian", net, note="below the line on the left: losses are heavier"))
-    return two(*figures) + calibration(track.predicted) + drawdowns(track) + days(track)
+    return two(*figures) + calibration(evidence.sampled.predicted) + drawdowns(track) + days(track)
 
 
 def calibration(said: Predicted | None) -> str:
-    """Whether what followed lay below the predicted quantiles as often as it should."""
+    """Whether what followed lay below the predicted quantiles as often as it should, where actions are drawn as in training."""
     if said is None:
         return ""
     count = int(said.judged.sum())
@@ -39,8 +39,9 @@ def calibration(said: Predicted | None) -> str:
     worst = float(np.abs(shares - said.levels).max())
     apart = max(1, round(count * (1 - said.gamma)))
     note = (
-        f"of {count:,} discounted sums of rewards, how many lay below each predicted quantile; they overlap, so that about "
-        f"{apart:,} of them are independent; the worst is off by {100 * worst:.1f} points"
+        f"of {count:,} discounted sums of rewards, how many lay below each predicted quantile, with actions drawn from the "
+        f"policy, as the critics know it; they overlap, so that about {apart:,} are independent; the worst is off by "
+        f"{100 * worst:.1f} points"
     )
     figure = charts.calibration("Did the critics know?", said.levels, shares, samples=apart, note=note)
     table = rows(

@@ -13,7 +13,7 @@ from quantail.backtest.inference import judged
 from quantail.backtest.report.page import between, rows, words
 from quantail.backtest.series import Floats
 from quantail.backtest.track import Track
-from quantail.backtest.words import decimal, percent
+from quantail.backtest.words import decimal, percent, told_over
 
 RANDOM = "random, seed "
 
@@ -24,7 +24,7 @@ class Line(NamedTuple):
     name: str
     sharpe: float
     sharpe_interval: tuple[float, float]  # 95 %
-    growth: float  # log
+    growth: float  # compounded; as turnover and cost of a year, or of the whole stretch where that is shorter
     volatility: float
     drawdown: float  # the deepest, mean over paths
     shortfall: float  # mean of the worst 5 % of periods
@@ -57,13 +57,15 @@ def section(evidence: Evidence) -> str:
     """The table as HTML."""
     every = lines(evidence)
     own = len(evidence.tracks) + 2
-    paths = evidence.tracks[0].paths
+    track = evidence.tracks[0]
+    when = told_over(len(track.times) / track.periods_per_year)[1]
     note = (
-        "After all costs, through the same market. Growth is the mean log return of a year; turnover is one way, as a multiple "
-        "of equity and year; worst 5 % of bars is the mean simple return of these. Drawn: actions are drawn from the policy "
-        "instead of taking its mode. One bar late: the same orders, each a bar later; what is gone then was speed, or a leak."
+        f"After all costs, through the same market. Growth, turnover (one way, as a multiple of equity) and cost: {when}; "
+        "Sharpe ratio and volatility: a year; worst 5 % of bars is the mean simple return of these. Drawn: actions are drawn "
+        "from the policy instead of taking its mode. One bar late: the same orders, each a bar later; what is gone then was "
+        "speed, or a leak."
     )
-    note += f" Drawdowns are means over {paths} paths." if paths > 1 else ""
+    note += f" Drawdowns are means over {track.paths} paths." if track.paths > 1 else ""
     return rows(HEAD, (cells(one) for one in every), own) + words(note, "none")
 
 
@@ -93,18 +95,19 @@ def cost_of(track: Track) -> Floats:
 def of(name: str, net: Floats, exposure: Floats, turnover: Floats, cost: Floats, year: float) -> Line:
     """Figures of [T, P] each."""
     values = values_of("Sharpe ratio", net)
+    told = year * told_over(len(net) / year)[0]
     low, high = judged(values).interval() if np.isfinite(values).all() else (math.nan, math.nan)
     return Line(
         name,
         ratio(net, year),
         (low * math.sqrt(year), high * math.sqrt(year)),
-        float(values_of("growth", net).mean()) * year,
+        math.expm1(float(values_of("growth", net).mean()) * told),
         float(net.std(ddof=1)) * math.sqrt(year),
         float(np.mean([metrics.max_drawdown(path) for path in net.T])),
         metrics.expected_shortfall(net.ravel(), 0.05),
         float(exposure.mean()),
-        0.5 * float(turnover.mean()) * year,
-        float(cost.mean()) * year,
+        0.5 * float(turnover.mean()) * told,
+        float(cost.mean()) * told,
     )
 
 
