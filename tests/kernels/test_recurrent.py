@@ -10,6 +10,7 @@ from torch import Tensor
 from kernels.judges import B, F, H, P, T, by_episode, mingru_by_row, normal, ragged, results_and_gradients
 from quantail.errors import InputError
 from quantail.kernels import gru_sequence, linear_scan, lstm_sequence, mingru_sequence
+from quantail.kernels.lstm import CELL_ENVS
 
 KERNELS: dict[str, Callable[..., tuple[Tensor, ...]]] = {
     "lstm": lstm_sequence,
@@ -91,6 +92,23 @@ def test_float32_memory_of_a_lost_episode_may_be_nan_between_stretches_of_the_fu
     assert h[:5, 1].isfinite().all()
     assert h[5:9].isnan().all()
     assert all(part.isfinite().all() for part in (h[9:], h_last, c_last))
+
+
+@pytest.mark.parametrize("envs", [CELL_ENVS, CELL_ENVS + 1])
+def test_rows_of_a_rollout_are_those_of_the_sequence(envs: int) -> None:
+    """Row by row in float32 and without gradients, where few environments take torch's cell; what is discarded may be NaN."""
+    x, h, c, *weights = inputs("lstm", torch.float32, rows=5, envs=envs)
+    start = torch.rand(5, envs) < 0.3
+    start[0, 1], start[3] = True, False
+    exact = lstm_sequence(x.double(), start, h.double(), c.double(), *(w.double() for w in weights))
+    h[1] = c[1] = torch.nan
+    rows = []
+    with torch.no_grad():
+        for t in range(5):
+            row, h, c = lstm_sequence(x[t : t + 1], start[t : t + 1], h, c, *weights)
+            rows.append(row)
+    for ours, theirs in zip((torch.cat(rows), h, c), exact, strict=True):
+        torch.testing.assert_close(ours.double(), theirs, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", KERNELS)

@@ -21,6 +21,9 @@ from quantail.kernels.sequence import (
     weight_gradient,
 )
 
+CELL_ENVS = (
+    32  # up to so many environments torch's cell is the faster road for a row of a rollout: half of the layer's time at 8
+)
 FUSED_ROWS = 4  # from so many rows between starts on, torch's fused layer is the faster road (benchmarks/recurrent.py)
 
 
@@ -45,6 +48,8 @@ def lstm_sequence(
 
         return on_gpu(x, start, h0, c0, w_x, w_h, b)
     if _fused_layer_fits(x):
+        if len(x) == 1 and x.shape[1] <= CELL_ENVS and not torch.is_grad_enabled():
+            return _one_row(x[0], start, h0, c0, w_x, w_h, b)
         cuts = [t for t, reset in enumerate(reset_rows(start)) if reset and t > 0]
         if FUSED_ROWS * len(cuts) <= len(x):
             return _by_stretches(x, start, h0, c0, w_x, w_h, b, [0, *cuts])
@@ -59,6 +64,17 @@ def _fused_layer_fits(x: Tensor) -> bool:
         return False
     there: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]  # torch leaves it untyped
     return there and not torch._C._are_functorch_transforms_active()
+
+
+def _one_row(
+    x: Tensor, start: Tensor, h0: Tensor, c0: Tensor, w_x: Tensor, w_h: Tensor, b: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """torch's cell, without the fused layer's preparations."""
+    if reset_rows(start)[0]:
+        empty = start[0].unsqueeze(-1)
+        h0, c0 = h0.masked_fill(empty, 0.0), c0.masked_fill(empty, 0.0)
+    h, c = torch.lstm_cell(x, (h0, c0), w_x, w_h, b)
+    return h.unsqueeze(0), h, c
 
 
 def _by_stretches(
