@@ -110,16 +110,43 @@ def test_who_never_moves_has_no_other_order():
 
 
 @pytest.mark.parametrize("market", ["hidden_drift", "bull_bear"])
-def test_the_filter_is_chosen_on_other_paths_and_is_the_strongest_there(market):
-    one = course(synthetic(market, paths=24, bars=900))
-    best = known.strongest(one)
+def test_the_filters_are_chosen_on_other_paths_and_each_is_the_strongest_there(market):
+    one = course(synthetic(market, paths=48, bars=1600))
+    sharp, grown = known.strongest(one)
     rivals = baselines.walked(
-        one, {best.name: as_orders(one, best.weights), "hold": baselines.held(one), **baselines.ruled(one)}
+        one,
+        {
+            **{best.name: as_orders(one, best.weights) for best in (sharp, grown)},
+            "hold": baselines.held(one),
+            **baselines.ruled(one),
+        },
     )
     growth = {name: float(np.log1p(rival.net).mean()) for name, rival in rivals.items()}
-    assert max(growth, key=growth.get) == best.name
-    other = course(synthetic(market, paths=24, bars=900, seed=8))
-    assert known.strongest(other).name.split(",")[0].startswith("Bayes filter")
+    ratio = {name: float((rival.net.mean(0) / rival.net.std(0)).mean()) for name, rival in rivals.items()}
+    assert max(growth, key=growth.get) == grown.name
+    assert max(ratio, key=ratio.get) == sharp.name
+    assert sharp.name.startswith("Bayes filter for Sharpe ratio, scale")
+    other = course(synthetic(market, paths=48, bars=1600, seed=8))
+    assert len(known.strongest(other)) == 2
+
+
+def test_what_is_tried_is_each_policy_alone():
+    """All side by side in one tensor, and any of them picked out of it, against one policy at a time."""
+    view = 0.3 * torch.randn(40, 3, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    names, tried = known.tries(view, -0.5, 2.0)
+    each = tried.view(40, len(names), 3)
+    assert len(set(names)) == len(names) == len(known.SCALES) * len(known.BANDS) + len(known.DOUBTS)
+    for i, name in enumerate(names):
+        alone = known.tries(view, -0.5, 2.0, [i])
+        assert alone[0] == [name]
+        assert torch.equal(alone[1], each[:, i])
+    i = names.index("scale 4, band 0.25")
+    by_hand = (4 * view).clamp(-0.5, 2.0)
+    for t in range(1, 40):
+        by_hand[t] = torch.where((by_hand[t] - by_hand[t - 1]).abs() < 0.5, by_hand[t - 1], by_hand[t])
+    assert torch.equal(each[:, i], by_hand)
+    i = names.index("doubt 0.12")
+    assert torch.equal(each[:, i], (2.0 * policies.sign_with_band(view, 0.12)).clamp(-0.5, 2.0))
 
 
 def test_a_band_is_only_left_for_a_large_enough_step():
@@ -136,10 +163,10 @@ def test_a_band_is_only_left_for_a_large_enough_step():
 
 
 def test_no_filter_where_the_truth_is_not_known():
-    assert known.strongest(course(recorded())) is None
-    assert known.strongest(course(synthetic("gbm"))) is None
+    assert known.strongest(course(recorded())) == []
+    assert known.strongest(course(synthetic("gbm"))) == []
     wide = MarketEnv(2, baselines_world(assets=2), rules=Rules())
-    assert known.strongest(course(wide)) is None
+    assert known.strongest(course(wide)) == []
 
 
 def baselines_world(assets):

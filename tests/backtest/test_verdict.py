@@ -28,8 +28,7 @@ class Scene:
         self.course = course(synthetic(market, paths=paths, bars=bars, seed=seed, **rules))
         orders = {HOLD: baselines.held(self.course), CASH: np.zeros(baselines.shape_of(self.course))}
         if "known" in extra:
-            best = known.strongest(self.course)
-            orders[best.name] = as_orders(self.course, best.weights)
+            orders |= {best.name: as_orders(self.course, best.weights) for best in known.strongest(self.course)}
         self.rivals = baselines.walked(self.course, orders)
 
     @property
@@ -51,8 +50,8 @@ def drift():
 
 @pytest.fixture(scope="module")
 def filtered(drift):
-    """The strongest known policy there, as an agent."""
-    return drift.track(known.strongest(drift.course).weights)
+    """The policy that is known for its Sharpe ratio there, as an agent."""
+    return drift.track(known.strongest(drift.course)[0].weights)
 
 
 def test_real_skill_is_found_and_is_all_of_what_can_be_had(drift, filtered):
@@ -60,8 +59,9 @@ def test_real_skill_is_found_and_is_all_of_what_can_be_had(drift, filtered):
     assert found.skill
     assert found.headline.startswith("Skill found")
     assert max(found.cash.p_better, found.hold.p_better, found.timing.p_better) < 1e-4
-    assert (found.known.sharpe_part, found.known.growth_part) == pytest.approx((1.0, 1.0), abs=1e-12)
+    assert found.known.sharpe_part == pytest.approx(1.0, abs=1e-12)
     assert found.known.sharpe_interval == pytest.approx((1.0, 1.0), abs=1e-6)
+    assert 0.85 < found.known.growth_part < 1.0
     assert "Yes, for the risk it takes" in str(found)
     assert "100 % [100 %, 100 %] in Sharpe ratio" in str(found).replace("\N{NO-BREAK SPACE}", " ")
     assert len(str(found).splitlines()) == 7

@@ -59,12 +59,10 @@ RULES: Mapping[str, Rule] = {
 
 
 def rivals(course: Course, seed: int = 0) -> dict[str, Rival]:
-    """Every baseline by name; those of a market whose truth is known with the strongest policy in it."""
+    """Every baseline by name; those of a market whose truth is known with the strongest policies in it."""
     orders = {HOLD: held(course), CASH: np.zeros(shape_of(course)), **constants(course), **ruled(course)}
     orders |= {f"random, seed {i}": drawn(course, seed + i) for i in range(RANDOM)}
-    known = strongest(course)
-    if known is not None:
-        orders[known.name] = as_orders(course, known.weights)
+    orders |= {known.name: as_orders(course, known.weights) for known in strongest(course)}
     return walked(course, orders)
 
 

@@ -17,6 +17,8 @@ import numpy as np
 from quantail.backtest.baselines import CASH, HOLD, Rival
 from quantail.backtest.differences import BETTER, Difference, difference, log_returns, own_figures, ratio, timing, values_of
 from quantail.backtest.inference import GROUPS, judged, ratio_interval, shortfall_influence, student_quantile
+from quantail.backtest.known import FIGURES
+from quantail.backtest.known import NAME as KNOWN
 from quantail.backtest.seeds import seed_interval
 from quantail.backtest.series import Floats
 from quantail.backtest.significance import deflated_sharpe
@@ -69,10 +71,11 @@ class Tail:
 
 @dataclass(frozen=True)
 class Known:
-    """Beside the strongest policy that is known on this market: the agent's part of it."""
+    """Beside the strongest policies that are known on this market, for each figure another: the agent's part of them."""
 
-    name: str
+    name: str  # of that for the Sharpe ratio
     sharpe: float
+    growth_name: str
     growth: float
     sharpe_part: float  # 1: as good
     sharpe_interval: tuple[float, float]
@@ -205,17 +208,18 @@ def outcomes(log_returns: Floats, risk: RiskConfig, episode: int) -> Floats:
 
 
 def beside_known(nets: Sequence[Floats], rivals: Mapping[str, Rival], year: float) -> Known | None:
-    """The agent's part of the strongest known policy, where one is known."""
-    for name, rival in rivals.items():
-        if name.startswith("Bayes filter"):
-            found: list[Any] = []
-            for what in ("Sharpe ratio", "growth"):
-                a, b = np.mean([values_of(what, net) for net in nets], axis=0), values_of(what, rival.net)
-                known = np.isfinite(a).all() and np.isfinite(b).all() and b.mean() > 0
-                found += [float(a.mean() / b.mean()), ratio_interval(a, b)] if known else [math.nan, (math.nan, math.nan)]
-            growth = float(values_of("growth", rival.net).mean()) * year
-            return Known(name, ratio(rival.net, year), growth, *found)
-    return None
+    """The agent's part of the strongest known policy, where one is known; of each figure that which is strongest in it."""
+    best = [next((name for name in rivals if name.startswith(f"{KNOWN}{figure}")), None) for figure in FIGURES]
+    if best[0] is None or best[1] is None:
+        return None
+    found: list[Any] = []
+    for what, name in zip(FIGURES, best, strict=True):
+        assert name is not None
+        a, b = np.mean([values_of(what, net) for net in nets], axis=0), values_of(what, rivals[name].net)
+        known = np.isfinite(a).all() and np.isfinite(b).all() and b.mean() > 0
+        found += [float(a.mean() / b.mean()), ratio_interval(a, b)] if known else [math.nan, (math.nan, math.nan)]
+    growth = float(values_of("growth", rivals[best[1]].net).mean()) * year
+    return Known(best[0], ratio(rivals[best[0]].net, year), best[1], growth, *found)
 
 
 def check_same(tracks: Sequence[Track], rivals: Mapping[str, Rival], shuffles: Sequence[Floats]) -> None:

@@ -93,11 +93,11 @@ def kept(tail: "Tail") -> str:
 def known(one: "Known") -> str:
     """Beside the strongest policy that is known."""
     if math.isnan(one.sharpe_part):
-        return f"The strongest known policy here ({one.name}) earns nothing to be compared with."
+        return f"The strongest known policies here ({one.name}; {one.growth_name}) earn nothing to be compared with."
     return (
-        f"Of the strongest policy that is known here it reaches {percent(one.sharpe_part, 0)} {span(one.sharpe_interval)} in "
-        f"Sharpe ratio and {percent(one.growth_part, 0)} {span(one.growth_interval)} in growth ({one.name}: "
-        f"{decimal(one.sharpe)}, {percent(one.growth)} a year)."
+        f"Of the strongest policies that are known here it reaches {percent(one.sharpe_part, 0)} {span(one.sharpe_interval)} "
+        f"in Sharpe ratio ({one.name}: {decimal(one.sharpe)}) and {percent(one.growth_part, 0)} {span(one.growth_interval)} in "
+        f"growth ({one.growth_name}: {percent(one.growth)} a year)."
     )
 
 

@@ -93,8 +93,8 @@ def expected_drift(model: HiddenDrift | BullBear, odds: Tensor) -> Tensor:
     return up * bull + down * (1 - bull)
 
 
-def sign_with_band(view: Tensor, band: float = 0.0) -> Tensor:
-    """±1 by the sign of a view [T, P], changed only where |view| > band; flat until it first is."""
+def sign_with_band(view: Tensor, band: float | Tensor = 0.0) -> Tensor:
+    """±1 by the sign of a view [T, P], changed only where |view| > band, a number or [P]; flat until it first is."""
     weights = torch.where(view.abs() > band, view.sign(), torch.nan)
     for t in range(len(view)):
         before = weights[t - 1] if t else torch.zeros_like(view[0])
