@@ -48,7 +48,7 @@ class Known(NamedTuple):
 
 
 def strongest(course: Course) -> list[Known]:
-    """The filters of the course's market, for each of `FIGURES` its own; none where the truth is not known, or of many assets."""
+    """The filters of the course's market, one for each of `FIGURES`; none where the truth is not known, or of many assets."""
     world = course.market.world
     if not isinstance(world, Synthetic) or not isinstance(world.model, HiddenDrift | BullBear) or world.assets > 1:
         return []
