@@ -96,6 +96,15 @@ def test_the_net_position_is_held_by_fewer_buys_and_an_order_that_cannot_be_is_r
     assert orders(desk, np.array([-700.0, 900.0, 0.0]), stuck, order, 1000.0).tolist() == [0.0, 0.0, 0.0]
 
 
+@pytest.mark.parametrize(("limits", "worth"), [({"max_weight": 0.3}, 300.0), ({"max_net": 0.2}, 200.0), ({}, 900.0)])
+def test_orders_from_elsewhere_have_the_same_caps(limits, worth):
+    """A backtest hands over weights that were no actions."""
+    assert orders(Desk(FLOATS, Rules(**limits), Costs(), 1), 0.0, Bar(1.0, 1.0, True), Order(-0.9), 1000.0) == -worth
+    many = Desk(ARRAYS, Rules(**limits), Costs(), 2)
+    bought = orders(many, np.zeros(2), Bar(1.0, 1.0, np.array([True, True])), Order(np.array([0.9, 0.0])), 1000.0)
+    assert bought.tolist() == pytest.approx([worth, 0.0])
+
+
 def test_one_asset_has_its_cap_and_its_share_of_the_volume():
     bars = bars_of(2, volume=True)
     env = env_of(1, bars, rules=Rules(max_weight=0.6, max_participation=0.01), episode=Episode(length=8), costs="free")

@@ -67,9 +67,9 @@ def from_box(n: Numbers, rules: Rules, action: Value) -> Wanted:
 def limited(n: Numbers, rules: Rules, weights: Value) -> Value:
     """Each |w| ≤ its cap, Σ|w| ≤ L, |Σw| ≤ its limit; one asset's weight is within L already."""
     alone = n.total is n.spread
-    caps = [cap for cap in (rules.max_weight, rules.max_net if alone else None) if cap is not None]
-    if caps:
-        weights = n.at_most(n.at_least(weights, -min(caps)), min(caps))
+    cap = rules.cap(alone)
+    if cap is not None:
+        weights = n.within(weights, cap)
     if alone:
         return weights
     if rules.actions != "simplex":  # whose shares add up to 1

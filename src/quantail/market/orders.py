@@ -18,7 +18,8 @@ def orders(desk: Desk, holdings: Value, bar: Bar, order: Order, equity: Value) -
     """What is bought, per asset in currency; lots are cut towards 0."""
     n, rules = desk.n, desk.rules
     unit = n.spread(equity)
-    wanted = order.weights * unit
+    cap = rules.cap(desk.assets == 1)
+    wanted = (order.weights if cap is None else n.within(order.weights, cap)) * unit
     lot = rules.lot_size * bar.price if rules.lot_size else None
     if lot is not None:
         wanted = n.truncate(wanted / lot * (1 + ROUNDING)) * lot

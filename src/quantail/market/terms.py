@@ -74,6 +74,11 @@ class Rules:
         if self.fill == "same_close":
             warnings.warn(same_close_warning(), UserWarning, stacklevel=3)
 
+    def cap(self, alone: bool) -> float | None:
+        """What one |w| is at most, where that is less than the leverage; alone: of the only asset."""
+        caps = [cap for cap in (self.max_weight, self.max_net if alone else None) if cap is not None]
+        return min(caps) if caps else None
+
     @property
     def warning(self) -> str:
         """What a reader of results has to be told, or nothing."""
