@@ -33,7 +33,8 @@ def write(folder: Path | str, evidence: Evidence, about: About | None = None) ->
     """All three files into a folder, each whole or not at all."""
     place, about = Path(folder), about or About()
     made = Written(place / HTML, place / JSON, place / MARKDOWN)
-    texts = (html(evidence, about), plain.as_json(evidence, about), plain.as_markdown(evidence, about))
+    every = table.lines(evidence)
+    texts = (html(evidence, about, every), plain.as_json(evidence, about, every), plain.as_markdown(evidence, about, every))
     try:
         place.mkdir(parents=True, exist_ok=True)
         for path, text in zip(made, texts, strict=True):
@@ -45,14 +46,14 @@ def write(folder: Path | str, evidence: Evidence, about: About | None = None) ->
     return made
 
 
-def html(evidence: Evidence, about: About | None = None) -> str:
-    """The page."""
+def html(evidence: Evidence, about: About | None = None, every: list[table.Line] | None = None) -> str:
+    """The page; `every` line of its table, if these are known already."""
     about = about or About()
     return page.whole(
         about.title,
         page.verdict_box(evidence, about),
         (
-            page.Section("Figures", table.section(evidence)),
+            page.Section("Figures", table.section(evidence, every)),
             page.Section("Equity", equity.section(evidence)),
             page.Section("Risk", risk.section(evidence)),
             page.Section("Costs", costs.section(evidence)),

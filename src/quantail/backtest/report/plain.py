@@ -8,12 +8,12 @@ from typing import Any
 from quantail.backtest.evidence import Evidence
 from quantail.backtest.report.about import About
 from quantail.backtest.report.costs import waterfall
-from quantail.backtest.report.table import HEAD, cells, lines
+from quantail.backtest.report.table import HEAD, Line, cells, lines
 
 VERSION = 1  # of the layout of report.json
 
 
-def as_json(evidence: Evidence, about: About) -> str:
+def as_json(evidence: Evidence, about: About, every: list[Line] | None = None) -> str:
     """Everything but the curves; a number that does not exist is null."""
     gross, steps = waterfall(evidence.tracks[0])
     first = evidence.tracks[0]
@@ -24,7 +24,7 @@ def as_json(evidence: Evidence, about: About) -> str:
         "notes": list(about.notes),
         "verdict": asdict(evidence.verdict),
         "asked": asdict(evidence.asked),
-        "policies": [one._asdict() for one in lines(evidence)],
+        "policies": [one._asdict() for one in every or lines(evidence)],
         "costs": {"gross": gross, **steps},
         "periods": len(first.times),
         "paths": first.paths,
@@ -39,12 +39,14 @@ def as_json(evidence: Evidence, about: About) -> str:
     return json.dumps(known(found), indent=2, ensure_ascii=False, default=str) + "\n"
 
 
-def as_markdown(evidence: Evidence, about: About) -> str:
+def as_markdown(evidence: Evidence, about: About, every: list[Line] | None = None) -> str:
     """Verdict and table."""
     found = evidence.verdict
     said = "\n".join(f"* {one}" for one in (*found.sentences, *about.notes))
     head = "| " + " | ".join(name or "policy" for name in HEAD) + " |\n" + "| --- " * len(HEAD) + "|\n"
-    body = "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in cells(one)) + " |" for one in lines(evidence))
+    body = "\n".join(
+        "| " + " | ".join(cell.replace("|", "\\|") for cell in cells(one)) + " |" for one in every or lines(evidence)
+    )
     subtitle = f"{about.subtitle}\n\n" if about.subtitle else ""
     return f"# {about.title}\n\n{subtitle}**{found.headline}**\n\n{said}\n\n{head}{body}\n"
 

@@ -53,9 +53,9 @@ def lines(evidence: Evidence) -> list[Line]:
     return found + others
 
 
-def section(evidence: Evidence) -> str:
+def section(evidence: Evidence, every: list[Line] | None = None) -> str:
     """The table as HTML."""
-    every = lines(evidence)
+    every = every or lines(evidence)
     own = len(evidence.tracks) + 2
     track = evidence.tracks[0]
     when = told_over(len(track.times) / track.periods_per_year)[1]
