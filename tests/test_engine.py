@@ -83,8 +83,8 @@ def trained(config, env, monkeypatch=None, iterations=6):
         monkeypatch.setattr(engine, "chosen", lambda kind, env: "graph")
         monkeypatch.setattr(engine, "Shared", lambda: device)
         monkeypatch.setattr(engine, "can_compile", lambda device: False)
-        monkeypatch.setattr("quantail.optim.gated.free_to_look", lambda flag: False)
-        monkeypatch.setattr("quantail.update.free_to_look", lambda flag: False)
+        for module in ("intake", "optim.gated", "rollout", "update"):
+            monkeypatch.setattr(f"quantail.{module}.free_to_look", lambda flag: False)
     found = []
     for _, report in zip(range(iterations), train(config, env, progress=progress), strict=False):
         found.append({name: value for name, value in report.metrics.items() if not name.startswith("time/")})
@@ -159,7 +159,7 @@ def test_what_is_captured_never_crosses_between_host_and_device(name, monkeypatc
     """On the CPU, with every shortcut that only the CPU may take forbidden; the first call, which is not captured, may."""
     config, action = SETTINGS[name], {"recurrent": "tanh", "many parts": "choices"}.get(name, "real")
     config = dataclasses.replace(config, engine=EngineConfig("eager"))
-    for module in ("functional.checks", "optim.gated", "update"):
+    for module in ("functional.checks", "intake", "optim.gated", "rollout", "update"):
         monkeypatch.setattr(f"quantail.{module}.free_to_look", lambda flag: False)
     for module in ("lstm", "gru", "scan"):
         monkeypatch.setattr(f"quantail.kernels.{module}.reset_rows", lambda start: [True] * start.shape[-2])

@@ -1,11 +1,13 @@
 """What comes in from an environment: numbers that are not finite become 0 and are told of, real parts are standardised."""
 
+import math
 from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
 from quantail.config import InputConfig
+from quantail.functional.checks import free_to_look
 from quantail.functional.moments import standardize
 from quantail.trees import tree_map
 from quantail.types import Moments, Observation, Step
@@ -27,12 +29,26 @@ def standardize_observation(obs: Observation, moments: ObservationMoments, confi
 
 def finite(step: Step) -> tuple[Tensor, Tensor, Observation, Tensor]:
     """Reward, pnl and observation with zeros for what is not finite, and which of the three were bad, [B, 3]."""
+    if surely_finite(step):  # copies, as below: an environment may write over what it handed out
+        reward = step.reward.clone()
+        pnl = reward if step.pnl is None else step.pnl.clone()
+        return reward, pnl, tree_map(torch.clone, step.obs), reward.new_zeros(len(reward), 3, dtype=torch.bool)
     obs, bad_obs = zero_bad(step.obs)
     bad_reward = ~step.reward.isfinite()
     reward = torch.where(bad_reward, 0.0, step.reward)
     bad_pnl = torch.zeros_like(bad_reward) if step.pnl is None else ~step.pnl.isfinite()
     pnl = reward if step.pnl is None else torch.where(bad_pnl, 0.0, step.pnl)
     return reward, pnl, obs, torch.stack([bad_reward, bad_pnl, bad_obs], -1)
+
+
+def surely_finite(step: Step) -> bool:
+    """Whether reward, pnl and observation are finite, where looking costs nothing; a sum that is has no other terms, and one
+    that overflows leaves it open.
+    """
+    if not free_to_look(step.reward):
+        return False
+    told = [step.reward, *real_parts(step.obs).values(), *([] if step.pnl is None else [step.pnl])]
+    return all(math.isfinite(float(part.sum())) for part in told)
 
 
 def zero_bad(obs: Observation) -> tuple[Observation, Tensor]:

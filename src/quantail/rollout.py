@@ -13,6 +13,7 @@ from torch import Tensor
 from quantail.config import Config, PpoConfig
 from quantail.envs.base import TensorEnv
 from quantail.envs.contract import started, stepped
+from quantail.functional.checks import free_to_look
 from quantail.functional.moments import batch_moments, no_moments
 from quantail.intake import ObservationMoments, bad_final, finite, real_parts, standardize_observation, zero_bad
 from quantail.nets.agent import Agent, Memory, Outputs
@@ -245,11 +246,12 @@ class _Given(NamedTuple):
 def _weighed(step: Step, carry: Carry, same_step: bool) -> _Given:
     """Numbers that are not finite made 0, and what of this row counts."""
     reward, pnl, obs, not_finite = finite(step)
-    bad_obs, bad_end = not_finite[:, 2], bad_final(step, not_finite[:, 2])
     valid = torch.ones_like(carry.ended) if same_step else ~carry.ended
-    bad = carry.muted | not_finite[:, :2].any(-1) | bad_end
-    not_finite = torch.cat([not_finite[:, :2], (bad_obs | bad_end)[:, None]], 1)
-    done = step.terminated | step.truncated
+    bad, bad_obs, done = carry.muted, not_finite[:, 2], step.terminated | step.truncated
+    if step.final_obs is not None or not free_to_look(not_finite) or bool(not_finite.any()):
+        bad_end = bad_final(step, bad_obs)
+        bad = bad | not_finite[:, :2].any(-1) | bad_end
+        not_finite = torch.cat([not_finite[:, :2], (bad_obs | bad_end)[:, None]], 1)
     return _Given(reward, pnl, obs, not_finite, done, valid, bad, bad_obs, (valid & ~bad).to(reward.dtype))
 
 
