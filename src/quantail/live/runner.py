@@ -20,10 +20,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from quantail.checkpoint import atomic, store
-from quantail.config import RiskConfig
 from quantail.envs.base import TensorEnv
 from quantail.envs.contract import started, stepped
-from quantail.envs.running import Gained, ObserveGained
+from quantail.envs.running import Gained
 from quantail.errors import InputError
 from quantail.evaluation import act
 from quantail.intake import ObservationMoments
@@ -40,7 +39,7 @@ from quantail.market.stream import Line, StreamEnv, blank
 from quantail.market.tape import bars_per_day
 from quantail.market.world import Recorded, Synthetic
 from quantail.nets.agent import Memory
-from quantail.registry import gained_is_seen
+from quantail.registry import observed
 
 
 class State(NamedTuple):
@@ -105,7 +104,7 @@ class Runner:
         self.sight = sight_of(source.market, functions)
         self.kind = blank(made.symbols, made.bar_seconds, made.volume, made.funding)
         self.live = StreamEnv(source.market, Line(self.kind, self.sight.names, self.sight.units, made.per_day), made.ends_in)
-        self.env = worn(self.live, source.config.risk)
+        self.env = observed(self.live, source.config.risk)
         check_shown(source.moments, self.env)
         self.rows = max(remembered(self.sight, len(made.symbols), made.bar_seconds), self.live.rows_needed)
         known = torch.full((len(made.symbols), len(self.sight.names)), torch.nan, dtype=torch.float64)
@@ -259,13 +258,6 @@ def kind_of(market: MarketEnv) -> Bars:
     if not isinstance(world, Synthetic):
         raise InputError(f"the market is a {type(world).__name__}; hand over a history, so that assets and bars are known")
     return replace(world, paths=1, bars=2).drawn(0, torch.device("cpu"))[0]
-
-
-def worn(live: StreamEnv, risk: RiskConfig) -> TensorEnv:
-    """The market as the agent saw it: `registry.make` shows what was gained where the risk needs it."""
-    if not risk.observe or gained_is_seen(live, risk):
-        return live
-    return ObserveGained(live, risk.window if risk.horizon == "window" else None)
 
 
 def check_shown(moments: ObservationMoments, env: TensorEnv) -> None:
