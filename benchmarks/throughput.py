@@ -32,6 +32,14 @@ Contender = Iterator[int]  # each `next` is an iteration, and says how many step
 HERE = Path(__file__).parent
 # Environments and rows of a batch of sb3-contrib's RecurrentPPO: nearly its defaults, a usual choice, its best.
 THEIRS = ((16, 256), (64, 2048), (512, 16_384))
+OURS = (
+    ("lean", 16, 2048, "compile"),
+    ("lean", 64, 8192, "eager"),
+    ("lean", 64, 8192, "compile"),
+    ("lean", 512, 8192, "eager"),
+    ("deep", 64, 8192, "compile"),
+    ("deep", 512, 8192, "eager"),
+)
 LEAN = {"net_arch": [], "shared_lstm": True, "enable_critic_lstm": False}  # of theirs, with as few weights as ours
 
 
@@ -70,9 +78,9 @@ def in_market(episode: int) -> dict[str, Callable[[], Contender]]:
         return ours(config_of(sizes), market_of(sizes))
 
     found: dict[str, Callable[[], Contender]] = {}
-    for net in ("lean", "deep"):
-        for envs, batch in ((16, 2048), (64, 8192), (512, 8192)):
-            found[f"Quantail, {net}, {envs} envs, batch {batch}"] = lambda n=net, e=envs, b=batch: own(net=n, envs=e, batch=b)
+    for net, envs, batch, engine in OURS:
+        name = f"Quantail, {net}, {envs} envs, batch {batch}{', compiled rows' if engine == 'compile' else ''}"
+        found[name] = lambda n=net, e=envs, b=batch, k=engine: own(net=n, envs=e, batch=b, engine=k)
     for envs, batch in THEIRS:
         found[f"RecurrentPPO, {envs} envs, batch {batch}"] = lambda e=envs, b=batch: peer(
             "RecurrentPPO", e, b, lstm_hidden_size=64
