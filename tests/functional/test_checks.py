@@ -176,7 +176,7 @@ def test_refuses_and_says_why(check, arguments, message):
 
 def test_every_check_refuses_something():
     functions = {f for _, f in inspect.getmembers(checks, inspect.isfunction) if not f.__name__.startswith("_")}
-    assert functions == {check for check, *_ in REFUSED}
+    assert functions - {checks.free_to_look} == {check for check, *_ in REFUSED}
 
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int64, torch.float32])
