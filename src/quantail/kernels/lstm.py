@@ -47,14 +47,15 @@ def lstm_sequence(
         from quantail.kernels.gpu.lstm import lstm_sequence as on_gpu
 
         return on_gpu(x, start, h0, c0, w_x, w_h, b)
-    if _fused_layer_fits(x):
-        if len(x) == 1 and x.shape[1] <= CELL_ENVS and not torch.is_grad_enabled():
-            return _one_row(x[0], start, h0, c0, w_x, w_h, b)
-        cuts = [t for t, reset in enumerate(reset_rows(start)) if reset and t > 0]
-        if FUSED_ROWS * len(cuts) <= len(x):
-            return _by_stretches(x, start, h0, c0, w_x, w_h, b, [0, *cuts])
+    x = x.to(h0.dtype)
     with exactly(x):
-        h, c, _ = apply(_Lstm, x.to(h0.dtype), start, h0, c0, w_x, w_h, b)
+        if _fused_layer_fits(x):
+            if len(x) == 1 and x.shape[1] <= CELL_ENVS and not torch.is_grad_enabled():
+                return _one_row(x[0], start, h0, c0, w_x, w_h, b)
+            cuts = [t for t, reset in enumerate(reset_rows(start)) if reset and t > 0]
+            if FUSED_ROWS * len(cuts) <= len(x):
+                return _by_stretches(x, start, h0, c0, w_x, w_h, b, [0, *cuts])
+        h, c, _ = apply(_Lstm, x, start, h0, c0, w_x, w_h, b)
     return h, h.select(-3, -1), c.select(-3, -1)
 
 

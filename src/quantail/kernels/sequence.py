@@ -40,7 +40,8 @@ def check_weight(name: str, weight: Tensor, x: Tensor, shape: Sequence[int], axe
 
 def check_dtype(name: str, tensor: Tensor, x: Tensor) -> None:
     """The dtype of the rows, which autocast may have rounded: a silent float32 inside a float64 sequence costs nine digits."""
-    if tensor.dtype != x.dtype and product_dtype(tensor) != x.dtype:
+    rounded = tensor.dtype == torch.float32 and product_dtype(tensor) == x.dtype
+    if tensor.dtype != x.dtype and not rounded:
         raise InputError(f"{name} is {tensor.dtype} and x is {x.dtype}; convert one of them")
 
 
