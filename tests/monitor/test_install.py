@@ -14,7 +14,7 @@ def by_name(checks):
 def test_this_installation_is_healthy():
     checks = install.examine()
     assert [check for check in checks if not check.ok] == []
-    assert {"python", "platform", "torch", "devices", "threads", "default packages"} <= set(by_name(checks))
+    assert {"python", "platform", "torch", "devices", "threads", "loops in C", "default packages"} <= set(by_name(checks))
     assert {f"extra {name}" for name in ("data", "track", "scale", "export")} <= set(by_name(checks))
     assert {"CVaR of N(0,1)", "GAE over a truncation", "float64 on cpu"} <= set(by_name(checks))
 

@@ -92,7 +92,7 @@ def library() -> ctypes.CDLL | None:
                 return None
             build(compiler, path)
         return ctypes.CDLL(str(path))
-    except (OSError, subprocess.SubprocessError):
+    except (OSError, RuntimeError, subprocess.SubprocessError):  # no home, no room, no luck
         return None
 
 

@@ -12,6 +12,8 @@ from statistics import NormalDist
 
 import torch
 
+from quantail.kernels import native
+
 OLDEST_PYTHON = (3, 11)
 OLDEST_TORCH = (2, 8)
 
@@ -46,6 +48,7 @@ def examine() -> list[Check]:
         _torch(),
         Check("devices", True, ", ".join(_device_names()), ""),
         Check("threads", True, _threads(), ""),
+        Check("loops in C", True, _loops(), ""),
         _packages(),
         *(_extra(name, modules) for name, modules in EXTRAS.items()),
         _ask("CVaR of N(0,1)", "-φ(Φ⁻¹(α))/α at α = .05, to 1e-6", _cvar_error, 1e-6),
@@ -77,6 +80,12 @@ def _device_names() -> list[str]:
         *(f"cuda:{index} {torch.cuda.get_device_name(index)}" for index in range(torch.cuda.device_count())),
     ]
     return [*names, "mps"] if torch.backends.mps.is_available() else names
+
+
+def _loops() -> str:
+    if native.library() is not None:
+        return "built"
+    return "none, for there is no C compiler or QUANTAIL_NATIVE=0: training is right, and slower"
 
 
 def _threads() -> str:
