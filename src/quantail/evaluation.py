@@ -1,5 +1,6 @@
 """Playing without learning: nothing here changes weights or statistics, and the same seed gives the same number."""
 
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import torch
@@ -66,8 +67,9 @@ def play(
     *,
     seed: int = 0,
     deterministic: bool = True,
+    watch: Callable[[Iterable[int]], Iterable[int]] = iter,
 ) -> Played:
-    """So many rows of fresh episodes, on streams of their own."""
+    """So many rows of fresh episodes, on streams of their own; `watch` goes through the rows, to show how far it is."""
     world, choice = (generator(seed, stream, 0, env.device) for stream in (Stream.PLAY, Stream.PLAY_ACT))
     state, obs, mask = started(env, normal((env.num_envs, env.noise_dim), world))
     memory = agent.initial_memory(env.num_envs)
@@ -75,7 +77,7 @@ def play(
     ended = ~start
     draw = uniform if agent.policy.noise_kind == "uniform" else normal
     rows = []
-    for _ in range(steps):
+    for _ in watch(range(steps)):
         noise = None if deterministic else draw((env.num_envs, agent.policy.noise_dim), choice)
         action, memory = act(agent, obs, memory, start, moments, config, noise, mask)
         state, step = stepped(env, state, action, normal((env.num_envs, env.noise_dim), world))

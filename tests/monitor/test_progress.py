@@ -3,9 +3,22 @@
 import io
 import re
 
+import numpy as np
 import pytest
+import torch
 
+from quantail import MarketEnv, evaluation
+from quantail.backtest import steps
+from quantail.backtest.course import course
+from quantail.backtest.track import told
+from quantail.envs.oracles import CartPole
+from quantail.functional.moments import no_moments
+from quantail.loop import make_agent
+from quantail.market.synthetic import HiddenDrift
+from quantail.market.terms import Episode
+from quantail.market.world import Synthetic
 from quantail.monitor import progress
+from rivers import configured
 
 
 class Terminal(io.StringIO):
@@ -106,3 +119,19 @@ def test_the_line_fits_into_the_terminal(monkeypatch):
     there = Terminal()
     list(progress.track(range(3), "a very long name for a kind of work", file=there, clock=Clock()))
     assert max(len(frame) for frame in re.split(r"\r\x1b\[K", there.getvalue())) == 19
+
+
+def test_a_game_shows_its_rows_to_who_watches():
+    agent, seen = make_agent(configured("choice", {}), CartPole(2)), []
+    asked = (CartPole(2), agent, {"": no_moments((4,))}, configured("choice", {}), 30)
+    watched = evaluation.play(*asked, watch=lambda rows: (seen.append(row) or row for row in rows))
+    assert seen == list(range(30))
+    assert torch.equal(watched.reward, evaluation.play(*asked).reward)
+
+
+def test_a_backtest_shows_its_bars(monkeypatch):
+    there, clock = Terminal(), Clock()
+    monkeypatch.setattr(steps, "track", lambda items, what: progress.track(items, what, file=there, clock=clock))
+    along = course(MarketEnv(3, Synthetic(HiddenDrift(), paths=3, bars=90), episode=Episode(20)))
+    told(along, np.zeros((along.periods, 3, 1)), "cash")
+    assert f"bars  {along.periods - 1}/{along.periods}" in there.getvalue()

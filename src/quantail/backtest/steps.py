@@ -23,6 +23,7 @@ from quantail.estimate import distribution
 from quantail.intake import ObservationMoments, standardize_observation
 from quantail.market.env import MarketEnv
 from quantail.market.portfolio import SEQUENCE, weights
+from quantail.monitor.progress import track
 from quantail.nets.agent import Agent, Memory
 from quantail.streams import Stream, generator, normal, uniform
 from quantail.trees import tree_map
@@ -57,7 +58,7 @@ class Walk(NamedTuple):
         state, obs, mask = started(env, normal((env.num_envs, env.noise_dim), luck))
         start = torch.full((env.num_envs,), fresh, dtype=torch.bool, device=env.device)
         kept = []
-        for _ in range(count):
+        for _ in track(range(count), "bars"):
             action, memory, said = self.decided(obs, memory, start, mask, choice)
             state, step = stepped(env, state, action, normal((env.num_envs, env.noise_dim), luck))
             row = {**step.info, "reward": step.reward.double(), "terminated": step.terminated, **said}
@@ -91,7 +92,7 @@ def told_rows(market: Told, orders: Floats, parts: Sequence[str] | None = None) 
     told = torch.from_numpy(np.ascontiguousarray(orders)).to(market.device)
     state, _ = market.reset(quiet)
     kept = []
-    for row in told:
+    for row in track(told, "bars"):
         noise = normal(quiet.shape, luck) if market.costs.slippage_bps else quiet
         state, step = market.step(state, row, noise)
         given = {**step.info, "terminated": step.terminated}

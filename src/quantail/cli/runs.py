@@ -46,6 +46,7 @@ def evaluate(
             raise RunError("--verdict is of the whole part, and shows both modes; leave out --rows, --seed and --stochastic")
         return told(folder, checkpoint, part, json)
     from quantail.checkpoint import check_environment, read, restore_agent
+    from quantail.monitor.progress import track
     from quantail.registry import make
     from quantail.run import folder as folders
     from quantail.run import validation
@@ -65,7 +66,9 @@ def evaluate(
     env = make(config.env, asked.evaluate_envs, config.risk, part, saved.fitted)
     try:
         check_environment(saved, env, any_number=True)
-        found = validation.evaluate(env, restore_agent(saved), saved.observation_moments, config)
+        found = validation.evaluate(
+            env, restore_agent(saved), saved.observation_moments, config, lambda rows: track(rows, "rows")
+        )
     finally:
         env.close()
     print(jsons.dumps({"checkpoint": str(path), **found}, indent=2) if json else as_lines(path, found))

@@ -1,6 +1,7 @@
 """Playing beside the training: what the agent gets where it does not learn, and which checkpoint is the best."""
 
 import math
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from quantail.config import Config, RunConfig
@@ -20,10 +21,25 @@ class Judged(NamedTuple):
     stale: int = 0  # evaluations since the best
 
 
-def evaluate(env: TensorEnv, agent: Agent, moments: ObservationMoments, config: Config) -> dict[str, float]:
+def evaluate(
+    env: TensorEnv,
+    agent: Agent,
+    moments: ObservationMoments,
+    config: Config,
+    watch: Callable[[Iterable[int]], Iterable[int]] = iter,
+) -> dict[str, float]:
     """One evaluation by the run's settings, under SB3's names; the same agent gets the same numbers."""
     asked = config.run
-    played = play(env, agent, moments, config, asked.evaluate_rows, seed=asked.evaluate_seed, deterministic=asked.deterministic)
+    played = play(
+        env,
+        agent,
+        moments,
+        config,
+        asked.evaluate_rows,
+        seed=asked.evaluate_seed,
+        deterministic=asked.deterministic,
+        watch=watch,
+    )
     returns = played.episode_returns()
     lengths = played._replace(reward=played.valid.to(played.reward.dtype)).episode_returns()
     found = {"eval/episodes": float(len(returns)), "eval/reward_per_step": played.per_step()}
