@@ -14,8 +14,10 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install -qq -c constrain
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: .venv/.installed ## install, then run the demonstration; its report lies in runs/demo
-	@$(BIN)/python studies/cvar_readout.py --folder runs/demo
+demo: .venv/.installed ## install, then train a trader and judge it on paths it has never seen; the report lies in runs/demo
+	@rm -rf runs/demo
+	@$(BIN)/quantail train --preset quick --env.options.paths 256 --run runs/demo
+	@$(BIN)/quantail report runs/demo
 
 test: .venv/.installed-dev ## install, then run the fast tests
 	@$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile

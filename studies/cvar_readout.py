@@ -1,7 +1,7 @@
 """Three ways to understate a tail, measured: the read-out, the target, the loss.
 
     python studies/cvar_readout.py                      the tables
-    python studies/cvar_readout.py --folder runs/demo   and report.html, readout.json
+    python studies/cvar_readout.py --folder runs/tail   and report.html, readout.json
     python studies/cvar_readout.py --docs               and the table in docs/algorithms.md
 
 Errors are in percent of the exact CVaR, + where the risk is understated. Everything is computed by `quantail.functional`

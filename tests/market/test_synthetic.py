@@ -1,3 +1,4 @@
+import dataclasses
 import math
 
 import numpy as np
@@ -172,6 +173,17 @@ def test_the_bootstrap_draws_whole_candles_in_geometric_blocks():
     within(follows.double().mean(0), 1 - (1 - 1 / len(real)) / 8)
     counts = torch.bincount(which.flatten(), minlength=len(real)).double()
     assert counts.min() > 0
+
+
+def test_a_bootstrapped_bar_that_closes_at_its_extreme_does_not_close_beyond_it():
+    bars = bars_of(1, bars=300)
+    edges = dataclasses.replace(
+        bars, high=torch.maximum(bars.open, bars.close), low=torch.minimum(bars.open, bars.close), symbols=("edge",)
+    )
+    made = block_bootstrap(edges, 500, 20, 1.0, torch.Generator().manual_seed(0))
+    assert bool((made.high >= torch.maximum(made.open, made.close)).all())
+    assert bool((made.low <= torch.minimum(made.open, made.close)).all())
+    assert len(made.bars(edges.bar_seconds)) == 500  # which refuses an impossible bar
 
 
 def test_a_bootstrap_needs_something_to_draw_from():

@@ -1,4 +1,4 @@
-"""`make demo` and the table in docs/algorithms.md are what the study measures now."""
+"""The study's report and the table in docs/algorithms.md are what it measures now."""
 
 import importlib.util
 import json
