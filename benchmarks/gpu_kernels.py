@@ -21,7 +21,7 @@ from torch import Tensor
 
 from quantail.functional.quantile import tail_levels
 from quantail.kernels import gru_sequence, lstm_sequence, mingru_sequence, returns, roads
-from quantail.kernels.quantile import pool_quantiles, quantile_huber_loss
+from quantail.kernels.quantile import quantile_huber_loss
 from quantail.types import Law
 
 TIME, ENVS, INPUTS, HIDDEN, QUANTILES = 64, 16_384, 64, 128, 32
@@ -96,14 +96,12 @@ def recurrent(name: str, layer: Memory, dtype: torch.dtype) -> Iterator[tuple[st
 
 
 def loss() -> Iterator[tuple[str, Case]]:
-    """A critic's quantile-Huber loss of all rows with its gradient, and the law of two critics."""
+    """A critic's quantile-Huber loss of all rows, with its gradient."""
     taus = tail_levels(QUANTILES)[0].cuda()
     quantiles = torch.randn(ROWS, QUANTILES, device="cuda", requires_grad=True)
     targets = torch.randn(ROWS, QUANTILES, device="cuda")
     learning = learn(lambda: quantile_huber_loss(quantiles, targets, taus, 0.01), [quantiles])
     yield "quantile-Huber loss, learning", Case(learning, ROWS * (5 * QUANTILES * 4 + 8))
-    critics, masses = torch.randn(2, ROWS, QUANTILES, device="cuda"), torch.full_like(taus, 1 / QUANTILES)
-    yield "two critics pooled", Case(lambda: pool_quantiles(critics, "mean", masses), ROWS * 3 * QUANTILES * 4)
 
 
 def backwards() -> Iterator[tuple[str, Case]]:

@@ -189,18 +189,6 @@ def test_a_row_that_is_nan_is_nan_alone():
         assert loss.isnan().tolist() == slope.isnan().all(-1).tolist() == [False, True, False, False]
 
 
-@pytest.mark.parametrize(("critics", "many"), [(1, 4), (3, 7)])
-def test_pooled_critics_are_those_of_the_plain_road(critics, many):
-    from quantail.kernels.gpu.quantile import pool_quantiles
-
-    said = torch.randn(critics, 2, 3, many)
-    said[0, 0, 0, :3] = torch.tensor([torch.inf, -torch.inf, 0.0])
-    expected = plain_quantile.pool_quantiles(said, "mean", torch.full((many,), 1 / many))
-    torch.testing.assert_close(pool_quantiles(said), expected, rtol=2e-7, atol=0)
-    said[-1, 1, 2, 2] = torch.nan
-    assert pool_quantiles(said).isnan().all(-1).tolist() == [[False] * 3, [False, False, True]]
-
-
 # --- returns ---------------------------------------------------------------------------------------------------------
 
 
@@ -286,7 +274,6 @@ def test_operators_keep_what_they_promise(save):
         given += [states[0], weights[0], h] if kind == "mingru" else weights[:2]
         torch.library.opcheck(back, (*given, *kept, True), test_utils=promises)
     row, mask = torch.randn(T, B), torch.rand(T, B) < 0.3
-    torch.library.opcheck(quantile.pool_quantiles, (torch.randn(2, 3, 4),), test_utils=promises)
     torch.library.opcheck(quantile.huber_forward, (row, torch.randn(T, 5), torch.rand(B), 0.1), test_utils=promises)
     ends = (mask, mask, 0.9, 0.8)
     torch.library.opcheck(returns.advantages_and_returns, (row, torch.randn(T + 1, B), *ends, None, row), test_utils=promises)

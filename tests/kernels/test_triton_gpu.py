@@ -10,7 +10,7 @@ from quantail.engine import with_matmuls
 from quantail.functional import quantile as plain_quantile
 from quantail.functional import returns as plain_returns
 from quantail.kernels import gru_sequence, lstm_sequence, mingru_sequence, returns, roads
-from quantail.kernels.quantile import pool_quantiles, quantile_huber_loss
+from quantail.kernels.quantile import quantile_huber_loss
 from quantail.types import Law
 
 pytestmark = [
@@ -63,7 +63,7 @@ def test_bfloat16_operands_are_right_to_their_rounding(kind, hidden):
         found = results_and_gradients(call, arguments, start)
         rounded = results_and_gradients(call, [arguments[0].bfloat16(), *arguments[1:]], start)
         with torch.no_grad():
-            close(call(arguments[0], start, *arguments[1:]), expected[: 1 + shape[1]], 3e-2)
+            close(call(arguments[0], start, *arguments[1:]), found[: 1 + shape[1]], 1e-6)
     close(found, expected, 3e-2)
     close([rounded[0], *rounded[2:]], [found[0].double(), *(part.double() for part in found[2:])], 3e-2)
     assert all(part.dtype == torch.float32 for part in found)
@@ -145,14 +145,6 @@ def test_loss_and_slope_are_those_of_the_plain_loss(kappa, sizes):
     close([found], [expected], 2e-6)
     slopes = [torch.autograd.grad((loss**2).sum(), q)[0] for loss, q in ((found, quantiles), (expected, exact))]
     close(slopes[:1], slopes[1:], 3e-6)
-
-
-@pytest.mark.parametrize(("critics", "many"), [(1, 8), (2, 7), (2, 32), (3, 200)])
-def test_pooled_critics_are_those_of_the_plain_road(critics, many):
-    said = torch.randn(critics, 3, 1531, many, device="cuda")
-    masses = torch.full((many,), 1 / many, device="cuda")
-    expected = plain_quantile.pool_quantiles(said, "mean", masses)
-    torch.testing.assert_close(pool_quantiles(said, "mean", masses), expected, rtol=2e-7, atol=0)
 
 
 @pytest.mark.parametrize("source", ["next", "same", "given"])

@@ -36,11 +36,6 @@ def quantile_huber_loss(quantiles: Tensor, targets: Tensor, taus: Tensor, kappa:
 def pool_quantiles(critics: Tensor, reduce: str, masses: Tensor) -> Tensor:
     """`functional.quantile.pool_quantiles`, its rows sorted faster where that can be done; [C, ..., N] -> [..., N]."""
     learns = critics.requires_grad and torch.is_grad_enabled()
-    if reduce == "mean" and not learns and takes_triton(critics):
-        from quantail.kernels.gpu.quantile import pool_quantiles as on_gpu
-
-        pooled: Tensor = on_gpu(critics)
-        return pooled
     if reduce != "mean" or learns or critics.shape[-1] > native.SORTED or not native.fits(critics):
         return plain.pool_quantiles(critics, reduce, masses)
     return native.sort_rows(critics).mean(0)

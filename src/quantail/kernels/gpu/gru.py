@@ -76,9 +76,10 @@ def gru_forward(
         first = gates.flatten(0, 1)[:, : 3 * hidden]
         torch.addmm(_new_first(b).to(dtype), seen.flatten(0, 1), _new_first(w_x).to(dtype).mT, out=first)
         if launch.stays(hidden, 3, dtype):
+            block, warps = launch.block_of(envs, hidden, x)
             arguments = (gates, start, h0, w_h, b_hn, h_rows, rows, steps, envs, rows.shape[-1])
-            tiles = launch.tiles(envs, hidden, x)
-            sequence_forward[(triton.cdiv(envs, tiles["BLOCK"]),)](*arguments, SAVE=save, **tiles)
+            tiles = {"H": hidden, "BLOCK": block, "PRECISION": launch.precision(x), "num_warps": warps}
+            sequence_forward[(triton.cdiv(envs, block),)](*arguments, SAVE=save, **tiles)
         else:
             gates[..., 3 * hidden :] = b_hn
             rows[0, :, :hidden] = h0.masked_fill(start[0].unsqueeze(-1), 0.0)
@@ -125,9 +126,10 @@ def gru_backward(
     with launch.on(dh):
         slopes, dh0 = torch.empty_like(gates), torch.empty_like(dh_last)
         if launch.stays(hidden, 3, gates.dtype):
-            arguments = (dh, dh_last, gates, start, rows, w_low, slopes, dh0, steps, envs, rows.shape[-1], 0)
-            tiles = launch.tiles(envs, hidden, dh)
-            sequence_backward[(triton.cdiv(envs, tiles["BLOCK"]),)](*arguments, **tiles)
+            block, warps = launch.block_of(envs, hidden, dh)
+            arguments = (dh, dh_last, gates, start, rows, w_low, slopes, dh0, steps, envs, rows.shape[-1])
+            tiles = {"H": hidden, "BLOCK": block, "PRECISION": launch.precision(dh), "num_warps": warps, "num_stages": 1}
+            sequence_backward[(triton.cdiv(envs, block),)](*arguments, **tiles)
         else:
             _each_row_backward(dh, dh_last, gates, start, rows, w_low, slopes, dh0)
         of_h, of_x, of_b = launch.weight_gradients(slopes, rows, (hidden, inputs, 1))

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -35,17 +34,18 @@ def tensor_cores_take_float32() -> bool:
     return bool(settings.fp32_precision == "tf32" if hasattr(settings, "fp32_precision") else settings.allow_tf32)
 
 
-def tiles(envs: int, hidden: int, x: Tensor) -> dict[str, Any]:
-    """How a kernel for whole sequences is cut: large blocks of environments, but one for every processor.
+def precision(x: Tensor) -> str:
+    """How Triton multiplies float32: as tensor cores do, or on the CPU, where it only imitates, in full."""
+    return "tf32" if x.is_cuda else "ieee"
 
-    Nothing is loaded ahead (`num_stages`): shared memory is full of weights. The CPU, which only imitates, computes in full.
-    """
-    block = 64
+
+def block_of(envs: int, hidden: int, x: Tensor) -> tuple[int, int]:
+    """Environments and warps of one program: large tiles, but a program for every processor."""
+    most, warps = (64, 8) if hidden >= 128 else (64, 4)
     processors = torch.cuda.get_device_properties(x.device).multi_processor_count if x.is_cuda else 1
-    while block > LEAST_ROWS and -(-envs // block) < processors:
-        block //= 2
-    warps = {"num_warps": 8 if hidden >= 128 else 4, "num_stages": 1}
-    return {"H": hidden, "BLOCK": block, "PRECISION": "tf32" if x.is_cuda else "ieee", **warps}
+    while most > LEAST_ROWS and -(-envs // most) < processors:
+        most //= 2
+    return most, warps
 
 
 def operand_width(used: int) -> int:

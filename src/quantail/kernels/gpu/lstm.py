@@ -77,10 +77,10 @@ def lstm_forward(
             gates = launch.project(x.to(dtype), w_x, b, dtype)
         h_rows, c_rows = (h0.new_empty((steps + more, envs, hidden)) for more in (0, 1 if save else 1 - steps))
         if launch.stays(hidden, 4, dtype):
-            c_last = torch.empty_like(c0)
+            c_last, (block, warps) = torch.empty_like(c0), launch.block_of(envs, hidden, x)
             arguments = (gates, start, h0, c0, w_h, h_rows, c_rows, rows, c_last, steps, envs, rows.shape[-1])
-            tiles = launch.tiles(envs, hidden, x)
-            sequence_forward[(triton.cdiv(envs, tiles["BLOCK"]),)](*arguments, SAVE=save, **tiles)
+            tiles = {"H": hidden, "BLOCK": block, "PRECISION": launch.precision(x), "num_warps": warps}
+            sequence_forward[(triton.cdiv(envs, block),)](*arguments, SAVE=save, **tiles)
         else:
             c_rows[0], rows[0, :, :hidden] = c0, h0.masked_fill(start[0].unsqueeze(-1), 0.0)
             _each_row_forward(gates, start, w_h, rows, h_rows, c_rows)
@@ -139,9 +139,10 @@ def lstm_backward(
     with launch.on(dh):
         slopes, dh0, dc0 = torch.empty_like(gates), torch.empty_like(dh_last), dc_last.clone()
         if launch.stays(hidden, 4, gates.dtype):
-            arguments = (dh, dh_last, dc_last, gates, start, c_rows, w_low, slopes, dh0, dc0, steps, envs, 0)
-            tiles = launch.tiles(envs, hidden, dh)
-            sequence_backward[(triton.cdiv(envs, tiles["BLOCK"]),)](*arguments, **tiles)
+            block, warps = launch.block_of(envs, hidden, dh)
+            arguments = (dh, dh_last, dc_last, gates, start, c_rows, w_low, slopes, dh0, dc0, steps, envs)
+            tiles = {"H": hidden, "BLOCK": block, "PRECISION": launch.precision(dh), "num_warps": warps, "num_stages": 1}
+            sequence_backward[(triton.cdiv(envs, block),)](*arguments, **tiles)
         else:
             _each_row_backward(dh, dh_last, dc0, gates, start, c_rows, w_low, slopes, dh0)
         dw_h, dw_x, db = launch.weight_gradients(slopes, rows, (hidden, w_x.shape[1], 1))

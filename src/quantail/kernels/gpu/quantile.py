@@ -1,4 +1,4 @@
-"""The quantile-Huber loss on a GPU, of each row with its slope, and pooled critics: one kernel each."""
+"""The quantile-Huber loss on a GPU: the loss of each row and its slope, in one kernel."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from quantail.kernels.gpu import launch
-from quantail.kernels.gpu.device.quantile import huber, pool
+from quantail.kernels.gpu.device.quantile import huber
 from quantail.kernels.sequence import apply, refuse_second_derivative
 
 PAIRS = 2048  # of a row and a quantile, of one program
@@ -80,20 +80,3 @@ def huber_forward(quantiles: Tensor, targets: Tensor, taus: Tensor, kappa: float
 def _(quantiles: Tensor, targets: Tensor, taus: Tensor, kappa: float) -> tuple[Tensor, Tensor]:
     slope = torch.empty_like(quantiles, memory_format=torch.contiguous_format)
     return quantiles.new_empty(quantiles.shape[:-1]), slope
-
-
-@torch.library.custom_op("quantail::pool_quantiles", mutates_args=())
-def pool_quantiles(critics: Tensor) -> Tensor:
-    """`functional.quantile.pool_quantiles` by the mean: critics [C, ..., N] -> [..., N]. No gradient."""
-    critics = critics.contiguous()
-    pooled, many = torch.empty_like(critics[0]), critics.shape[-1]
-    columns = triton.next_power_of_2(many)
-    rows, block = pooled.numel() // many, max(1, PAIRS // columns)
-    with launch.on(critics):
-        pool[(triton.cdiv(rows, block),)](critics, pooled, rows, C=len(critics), N=many, COLUMNS=columns, BLOCK=block)
-    return pooled
-
-
-@pool_quantiles.register_fake
-def _(critics: Tensor) -> Tensor:
-    return critics.new_empty(critics.shape[1:])

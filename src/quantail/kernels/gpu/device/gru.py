@@ -6,7 +6,7 @@ Blocks n, r, z, u lie side by side, [B, 4H] a row: the first three meet the inpu
 import triton
 import triton.language as tl
 
-from quantail.kernels.gpu.device.maths import beside, gate, stored_gate, tanh
+from quantail.kernels.gpu.device.maths import gate, stored_gate, tanh
 
 
 @triton.jit
@@ -37,7 +37,6 @@ def sequence_forward(
     gates [T, B, 4H] in: W_x·x + b of n, r, z; out (SAVE): n, what `gate` stores of r and z, and u; start [T, B], h0 [B, H],
     w_h [3H, H], b_hn [H] -> h_rows [T, B, H]; (SAVE) operands [T, B, width], whose first H columns become the h before a row.
     """
-    NATIVE: tl.constexpr = PRECISION == "tf32"  # tensor cores have rounded more than these functions do
     rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     cols = tl.arange(0, H)
     live = rows < envs
@@ -56,21 +55,19 @@ def sequence_forward(
         h = tl.where(empty, 0.0, h)
         x = h.to(w_r.dtype)
         r = tl.load(gates + H + at_gates, mask=inside, other=0.0).to(tl.float32)
-        r, kept = gate(tl.dot(x, w_r, r, input_precision=PRECISION), NATIVE)
-        if SAVE:
-            tl.store(operands + at_operand, x, mask=inside)
-            tl.store(gates + H + at_gates, kept.to(x.dtype), mask=inside)
-        u = tl.dot(x, w_u, input_precision=PRECISION) + bias
-        if SAVE:
-            tl.store(gates + 3 * H + at_gates, u.to(x.dtype), mask=inside)
-        n = tanh(tl.load(gates + at_gates, mask=inside, other=0.0).to(tl.float32) + r * u, NATIVE)
         z = tl.load(gates + 2 * H + at_gates, mask=inside, other=0.0).to(tl.float32)
-        z, kept = gate(tl.dot(x, w_z, z, input_precision=PRECISION), NATIVE)
-        h = n + z * (h - n)
+        r = tl.dot(x, w_r, r, input_precision=PRECISION)
+        z = tl.dot(x, w_z, z, input_precision=PRECISION)
+        u = tl.dot(x, w_u, input_precision=PRECISION) + bias
+        n = tl.load(gates + at_gates, mask=inside, other=0.0).to(tl.float32)
+        h, n, r, z = cell(n, r, z, u, h)
         tl.store(h_rows + at, h, mask=inside)
         if SAVE:
+            tl.store(operands + at_operand, x, mask=inside)
             tl.store(gates + at_gates, n.to(x.dtype), mask=inside)
-            tl.store(gates + 2 * H + at_gates, kept.to(x.dtype), mask=inside)
+            tl.store(gates + H + at_gates, r.to(x.dtype), mask=inside)
+            tl.store(gates + 2 * H + at_gates, z.to(x.dtype), mask=inside)
+            tl.store(gates + 3 * H + at_gates, u.to(x.dtype), mask=inside)
             operands += envs * width
         start += envs
         gates += envs * (4 * H)
@@ -79,13 +76,12 @@ def sequence_forward(
 
 @triton.jit(do_not_specialize=["steps"])
 def sequence_backward(
-    dh_rows, dh_last, gates, start, operands, w_h, slopes, dh0, steps, envs, width, zero,
+    dh_rows, dh_last, gates, start, operands, w_h, slopes, dh0, steps, envs, width,
     H: tl.constexpr, BLOCK: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The same rows from the last to the first: dh never leaves the processor.
 
     dh_rows [T, B, H], dh_last [B, H], gates and operands as `sequence_forward` stored them -> slopes [T, B, 4H], dh0 [B, H].
-    `zero` as in the LSTM.
     """
     rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     cols = tl.arange(0, H)
@@ -98,7 +94,6 @@ def sequence_backward(
     w_r = tl.load(w_h + tile)
     w_z = tl.load(w_h + H * H + tile)
     w_u = tl.load(w_h + 2 * H * H + tile)
-    nothing = tl.zeros([BLOCK, H], tl.float32) + zero
     final = (steps - 1).to(tl.int64) * envs
     start += final
     dh_rows += final * H
@@ -109,22 +104,22 @@ def sequence_backward(
     for _ in range(steps):
         empty = (tl.load(start + rows, mask=live, other=1) != 0)[:, None]
         dh += tl.load(dh_rows + at, mask=inside, other=0.0).to(tl.float32)
-        before = beside(tl.load(operands + at_operand, mask=inside, other=0.0), dh, zero)
-        n = beside(tl.load(gates + at_gates, mask=inside, other=0.0), dh, zero)
-        z, slope = stored_gate(beside(tl.load(gates + 2 * H + at_gates, mask=inside, other=0.5), dh, zero))
-        push = (dh * (before - n) * slope).to(w_z.dtype)
-        tl.store(slopes + 2 * H + at_gates, push, mask=inside)
-        dn = dh * (1 - z) * (1 - n * n)
-        tl.store(slopes + at_gates, dn.to(w_z.dtype), mask=inside)
-        dh = dh * z + tl.dot(push, w_z, nothing, input_precision=PRECISION)
-        r, slope = stored_gate(beside(tl.load(gates + H + at_gates, mask=inside, other=0.5), dn, zero))
-        push = (dn * r).to(w_u.dtype)
-        tl.store(slopes + 3 * H + at_gates, push, mask=inside)
-        dh += tl.dot(push, w_u, nothing, input_precision=PRECISION)
-        u = beside(tl.load(gates + 3 * H + at_gates, mask=inside, other=0.0), dn, zero)
-        push = (dn * u * slope).to(w_r.dtype)
-        tl.store(slopes + H + at_gates, push, mask=inside)
-        dh += tl.dot(push, w_r, nothing, input_precision=PRECISION)
+        before = tl.load(operands + at_operand, mask=inside, other=0.0).to(tl.float32)
+        n = tl.load(gates + at_gates, mask=inside, other=0.0).to(tl.float32)
+        r = tl.load(gates + H + at_gates, mask=inside, other=0.5).to(tl.float32)
+        z = tl.load(gates + 2 * H + at_gates, mask=inside, other=0.5).to(tl.float32)
+        u = tl.load(gates + 3 * H + at_gates, mask=inside, other=0.0).to(tl.float32)
+        n, r, z, u, dh = cell_slopes(n, r, z, u, before, dh)
+        r = r.to(w_r.dtype)
+        z = z.to(w_r.dtype)
+        u = u.to(w_r.dtype)
+        tl.store(slopes + at_gates, n.to(w_r.dtype), mask=inside)
+        tl.store(slopes + H + at_gates, r, mask=inside)
+        tl.store(slopes + 2 * H + at_gates, z, mask=inside)
+        tl.store(slopes + 3 * H + at_gates, u, mask=inside)
+        dh = tl.dot(r, w_r, dh, input_precision=PRECISION)
+        dh = tl.dot(z, w_z, dh, input_precision=PRECISION)
+        dh = tl.dot(u, w_u, dh, input_precision=PRECISION)
         dh = tl.where(empty, 0.0, dh)
         start -= envs
         dh_rows -= envs * H

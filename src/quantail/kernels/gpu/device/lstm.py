@@ -6,7 +6,7 @@ Gates i, f, g, o lie side by side, [B, 4H] a row. What a `start` discards is dro
 import triton
 import triton.language as tl
 
-from quantail.kernels.gpu.device.maths import beside, gate, stored_gate, tanh
+from quantail.kernels.gpu.device.maths import gate, stored_gate, tanh
 
 
 @triton.jit
@@ -36,14 +36,12 @@ def sequence_forward(
     gates, start, h0, c0, w_h, h_rows, c_rows, operands, c_last, steps, envs, width,
     H: tl.constexpr, BLOCK: tl.constexpr, SAVE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """All rows of BLOCK environments: h, c and the four tiles of W_h never leave the processor. One gate after the other, for
-    registers hold one and a half of them beside h and c.
+    """All rows of BLOCK environments: h, c and the four tiles of W_h never leave the processor.
 
     gates [T, B, 4H] in: W_x·x + b, out (SAVE): what `gate` stores, and g; start [T, B], h0, c0 [B, H], w_h [4H, H]
     -> h_rows [T, B, H], c_last [B, H]; (SAVE) c_rows [T+1, B, H], the memory before and after each row, and
     operands [T, B, width], whose first H columns become the h that each row began with.
     """
-    NATIVE: tl.constexpr = PRECISION == "tf32"  # tensor cores have rounded more than these functions do
     rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     cols = tl.arange(0, H)
     live = rows < envs
@@ -63,31 +61,26 @@ def sequence_forward(
         c_rows += envs * H
     for _ in range(steps):
         empty = (tl.load(start + rows, mask=live, other=1) != 0)[:, None]
-        i = tl.load(gates + at_gates, mask=inside, other=0.0)
-        g = tl.load(gates + 2 * H + at_gates, mask=inside, other=0.0)
-        f = tl.load(gates + H + at_gates, mask=inside, other=0.0)
-        o = tl.load(gates + 3 * H + at_gates, mask=inside, other=0.0)
         h = tl.where(empty, 0.0, h)
         c = tl.where(empty, 0.0, c)
         x = h.to(w_i.dtype)
-        i, kept = gate(tl.dot(x, w_i, i.to(tl.float32), input_precision=PRECISION), NATIVE)
-        if SAVE:
-            tl.store(operands + at_operand, x, mask=inside)
-            tl.store(gates + at_gates, kept.to(x.dtype), mask=inside)
-        g = tanh(tl.dot(x, w_g, g.to(tl.float32), input_precision=PRECISION), NATIVE)
-        if SAVE:
-            tl.store(gates + 2 * H + at_gates, g.to(x.dtype), mask=inside)
-        inflow = i * g
-        f, kept = gate(tl.dot(x, w_f, f.to(tl.float32), input_precision=PRECISION), NATIVE)
-        if SAVE:
-            tl.store(gates + H + at_gates, kept.to(x.dtype), mask=inside)
-        c = f * c + inflow
-        o, kept = gate(tl.dot(x, w_o, o.to(tl.float32), input_precision=PRECISION), NATIVE)
-        h = o * tanh(c, NATIVE)
+        i = tl.load(gates + at_gates, mask=inside, other=0.0).to(tl.float32)
+        f = tl.load(gates + H + at_gates, mask=inside, other=0.0).to(tl.float32)
+        g = tl.load(gates + 2 * H + at_gates, mask=inside, other=0.0).to(tl.float32)
+        o = tl.load(gates + 3 * H + at_gates, mask=inside, other=0.0).to(tl.float32)
+        i = tl.dot(x, w_i, i, input_precision=PRECISION)
+        f = tl.dot(x, w_f, f, input_precision=PRECISION)
+        g = tl.dot(x, w_g, g, input_precision=PRECISION)
+        o = tl.dot(x, w_o, o, input_precision=PRECISION)
+        h, c, i, f, g, o = cell(i, f, g, o, c)
         tl.store(h_rows + at, h, mask=inside)
         if SAVE:
-            tl.store(gates + 3 * H + at_gates, kept.to(x.dtype), mask=inside)
+            tl.store(operands + at_operand, x, mask=inside)
             tl.store(c_rows + at, c, mask=inside)
+            tl.store(gates + at_gates, i.to(x.dtype), mask=inside)
+            tl.store(gates + H + at_gates, f.to(x.dtype), mask=inside)
+            tl.store(gates + 2 * H + at_gates, g.to(x.dtype), mask=inside)
+            tl.store(gates + 3 * H + at_gates, o.to(x.dtype), mask=inside)
             operands += envs * width
             c_rows += envs * H
         start += envs
@@ -98,16 +91,14 @@ def sequence_forward(
 
 @triton.jit(do_not_specialize=["steps"])
 def sequence_backward(
-    dh_rows, dh_last, dc_last, gates, start, c_rows, w_h, slopes, dh0, dc0, steps, envs, zero,
+    dh_rows, dh_last, dc_last, gates, start, c_rows, w_h, slopes, dh0, dc0, steps, envs,
     H: tl.constexpr, BLOCK: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The same rows from the last to the first: dh and dc never leave the processor.
 
     dh_rows [T, B, H], dh_last, dc_last [B, H], gates and c_rows as `sequence_forward` stored them
-    -> slopes [T, B, 4H], gradients of the inputs of the gates; dh0, dc0 [B, H]. `zero` is 0, which Triton must not know: sums
-    that begin with it stay apart, for products that flow into each other would be computed twice, by each half of the warps.
+    -> slopes [T, B, 4H], gradients of the inputs of the gates; dh0, dc0 [B, H].
     """
-    NATIVE: tl.constexpr = PRECISION == "tf32"  # tensor cores have rounded more than these functions do
     rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     cols = tl.arange(0, H)
     live = rows < envs
@@ -119,7 +110,6 @@ def sequence_backward(
     w_f = tl.load(w_h + H * H + tile)
     w_g = tl.load(w_h + 2 * H * H + tile)
     w_o = tl.load(w_h + 3 * H * H + tile)
-    nothing = tl.zeros([BLOCK, H], tl.float32) + zero
     final = (steps - 1).to(tl.int64) * envs
     start += final
     dh_rows += final * H
@@ -132,28 +122,27 @@ def sequence_backward(
     for _ in range(steps):
         empty = (tl.load(start + rows, mask=live, other=1) != 0)[:, None]
         dh += tl.load(dh_rows + at, mask=inside, other=0.0).to(tl.float32)
-        o, slope = stored_gate(beside(tl.load(gates + 3 * H + at_gates, mask=inside, other=0.5), dh, zero))
-        tanh_c = tanh(beside(c, dh, zero), NATIVE)
-        dc += dh * o * (1 - tanh_c * tanh_c)
-        push = (dh * tanh_c * slope).to(w_o.dtype)
-        tl.store(slopes + 3 * H + at_gates, push, mask=inside)
-        dh = tl.dot(push, w_o, nothing, input_precision=PRECISION)
-        i, slope = stored_gate(beside(tl.load(gates + at_gates, mask=inside, other=0.5), dc, zero))
-        g = beside(tl.load(gates + 2 * H + at_gates, mask=inside, other=0.0), dc, zero)
-        push = (dc * g * slope).to(w_i.dtype)
-        tl.store(slopes + at_gates, push, mask=inside)
-        dh += tl.dot(push, w_i, nothing, input_precision=PRECISION)
-        push = (dc * i * (1 - g * g)).to(w_g.dtype)
-        tl.store(slopes + 2 * H + at_gates, push, mask=inside)
-        dh += tl.dot(push, w_g, nothing, input_precision=PRECISION)
-        c = beside(tl.load(c_rows + at, mask=inside, other=0.0), dc, zero)
-        f, slope = stored_gate(beside(tl.load(gates + H + at_gates, mask=inside, other=0.5), dc, zero))
-        push = (dc * tl.where(empty, 0.0, c) * slope).to(w_f.dtype)
-        tl.store(slopes + H + at_gates, push, mask=inside)
-        dh += tl.dot(push, w_f, nothing, input_precision=PRECISION)
-        dc *= f
+        c_above = tl.load(c_rows + at, mask=inside, other=0.0)
+        i = tl.load(gates + at_gates, mask=inside, other=0.5).to(tl.float32)
+        f = tl.load(gates + H + at_gates, mask=inside, other=0.5).to(tl.float32)
+        g = tl.load(gates + 2 * H + at_gates, mask=inside, other=0.0).to(tl.float32)
+        o = tl.load(gates + 3 * H + at_gates, mask=inside, other=0.5).to(tl.float32)
+        i, f, g, o, dc = cell_slopes(i, f, g, o, c, tl.where(empty, 0.0, c_above), dh, dc)
+        i = i.to(w_i.dtype)
+        f = f.to(w_i.dtype)
+        g = g.to(w_i.dtype)
+        o = o.to(w_i.dtype)
+        tl.store(slopes + at_gates, i, mask=inside)
+        tl.store(slopes + H + at_gates, f, mask=inside)
+        tl.store(slopes + 2 * H + at_gates, g, mask=inside)
+        tl.store(slopes + 3 * H + at_gates, o, mask=inside)
+        dh = tl.dot(i, w_i, input_precision=PRECISION)
+        dh = tl.dot(f, w_f, dh, input_precision=PRECISION)
+        dh = tl.dot(g, w_g, dh, input_precision=PRECISION)
+        dh = tl.dot(o, w_o, dh, input_precision=PRECISION)
         dh = tl.where(empty, 0.0, dh)
         dc = tl.where(empty, 0.0, dc)
+        c = c_above
         start -= envs
         dh_rows -= envs * H
         c_rows -= envs * H

@@ -1,4 +1,4 @@
-"""The quantile-Huber loss and its slope in Triton, where the table of errors is never in memory; and pooled critics."""
+"""The quantile-Huber loss and its slope in Triton: the table of errors is never in memory."""
 
 import triton
 import triton.language as tl
@@ -34,19 +34,3 @@ def huber(
     cost = tl.where(inside, cost, 0.0)
     tl.store(loss + row, tl.sum(cost, 1) / (N * M), mask=live)
     tl.store(slope + at, -push / (N * M), mask=inside)
-
-
-@triton.jit(do_not_specialize=["rows"])
-def pool(critics, pooled, rows, C: tl.constexpr, N: tl.constexpr, COLUMNS: tl.constexpr, BLOCK: tl.constexpr):
-    """critics [C, R, N] -> the mean of their rows, each sorted first: pooled [R, N]. NaN has no order: its row is NaN."""
-    row = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    column = tl.arange(0, COLUMNS)
-    inside = (row < rows)[:, None] & (column < N)[None, :]
-    at = row[:, None] * N + column[None, :]
-    total = tl.zeros([BLOCK, COLUMNS], tl.float32)
-    for _ in tl.static_range(C):
-        q = tl.load(critics + at, mask=inside, other=float("inf"))
-        broken = tl.max((q != q).to(tl.int32), 1)[:, None] != 0
-        total += tl.where(broken, float("nan"), tl.sort(q, dim=1))
-        critics += rows.to(tl.int64) * N
-    tl.store(pooled + at, total / C, mask=inside)
