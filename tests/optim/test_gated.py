@@ -27,12 +27,17 @@ def weights():
     return [torch.nn.Parameter(torch.randn(shape, generator=source, dtype=torch.float64)) for shape in ((4, 3), (5,))]
 
 
-def walk(params, optimizer, flags):
-    """Weights and all that is kept after a step for each flag, with gradients that are NaN where it is False."""
+def walk(params, optimizer, flags, absent=()):
+    """Weights and all that is kept after a step for each flag, with gradients that are NaN where it is False.
+
+    In the steps that `absent` names the first parameter has none.
+    """
     measured = itertools.count()
-    for flag in flags:
+    for t, flag in enumerate(flags):
         for p in params:
             p.grad = p.detach().sin() + 0.1 if flag else torch.full_like(p, torch.nan)
+        if t in absent:
+            params[0].grad = None
         step_if(torch.tensor(flag), optimizer, params, lambda: measure(optimizer, measured))
     return moved_by(optimizer, params), next(measured)
 
@@ -63,6 +68,18 @@ def test_a_step_that_is_undone_is_one_that_was_not_taken(name, flags, monkeypatc
         assert all(not x.any() for x in found[2:])
 
 
+@pytest.mark.parametrize("name", ["adam", "upgd", "adaptive_upgd"])
+def test_a_step_is_undone_too_where_a_gradient_is_missing_for_the_first_time(name, monkeypatch):
+    """Those that had counted on one tensor part there: what replaces it goes back as well."""
+    flags, absent = (True, True, False, True, True), (2, 3)
+    expected, _ = walk(*made(name), flags, absent)
+    monkeypatch.setattr(gated, "free_to_look", lambda flag: False)
+    (params, optimizer) = made(name)
+    found, _ = walk(params, optimizer, flags, absent)
+    assert [int(optimizer.state[p]["step"]) for p in params] == [3, 4]
+    torch.testing.assert_close(found[:2], expected[:2], rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("name", ["adam", "adamw", "sgd"])
 def test_torchs_fused_optimizers_skip_by_themselves(name, monkeypatch):
     expected, _ = walk(*made(name), FLAGS)
@@ -74,3 +91,8 @@ def test_torchs_fused_optimizers_skip_by_themselves(name, monkeypatch):
     optimizer = kind(params, config.learning_rate, weight_decay=config.weight_decay, fused=True, **options)
     found, _ = walk(params, optimizer, FLAGS)
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12, check_dtype=False)
+    for p in params:
+        p.grad = torch.ones_like(p)
+    before = [p.detach().clone() for p in params]
+    optimizer.step()  # the last flag forbade its own step alone
+    assert all(bool((p != old).all()) for p, old in zip(params, before, strict=True))

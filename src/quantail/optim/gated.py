@@ -1,12 +1,12 @@
 """A step that a flag on the device allows or forbids: without it neither weights nor moments nor counters move."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 import torch
 from torch import Tensor
 
 from quantail.functional.checks import free_to_look
-from quantail.optim.joint import Joint, scaler_of
+from quantail.optim.joint import members_of, scaler_of
 
 
 def step_if(go: Tensor, optimizer: torch.optim.Optimizer, params: Sequence[Tensor], before: Callable[[], None]) -> None:
@@ -25,27 +25,32 @@ def step_if(go: Tensor, optimizer: torch.optim.Optimizer, params: Sequence[Tenso
             before()
             optimizer.grad_scale, optimizer.found_inf = None, (~go).float()  # type: ignore[attr-defined]  # read by torch's step
             optimizer.step()
+            optimizer.found_inf = None  # type: ignore[attr-defined]  # who steps without a flag is not held by this one
             return
-        moving = moved_by(optimizer, params)
-        kept = [x.clone() for x in moving]
+        places = _places(optimizer, params)
+        kept = {id(x): (x, x.clone()) for x in places.values()}
         before()
         _step(optimizer)
-        for x, old in zip(moving, kept, strict=True):
-            x.copy_(torch.where(go, x, old))
-        known = set(map(id, moving))
-        for x in moved_by(optimizer, params):  # moments that this step began start at 0
-            if id(x) not in known:
+        for x, place in {id(x): (x, place) for place, x in _places(optimizer, params).items()}.values():
+            if place in places:  # also where another tensor has taken its place: a counter that was shared until now
+                x.copy_(torch.where(go, x, kept[id(places[place])][1]))
+            else:  # moments that this step began start at 0
                 x.masked_fill_(~go, 0.0)
 
 
 def moved_by(optimizer: torch.optim.Optimizer, params: Sequence[Tensor]) -> list[Tensor]:
     """Everything that a step changes, each tensor once."""
-    members = optimizer.members if isinstance(optimizer, Joint) else [optimizer]
-    states = [state for member in members for state in member.state.values()]
-    found = [*params, *(x for state in states for x in state.values() if isinstance(x, Tensor))]
+    return list({id(x): x for x in _places(optimizer, params).values()}.values())
+
+
+def _places(optimizer: torch.optim.Optimizer, params: Sequence[Tensor]) -> dict[Hashable, Tensor]:
+    """Where what a step changes is kept; a tensor may have several places."""
+    found: dict[Hashable, Tensor] = {("weight", i): p for i, p in enumerate(params)}
+    for member in members_of(optimizer):
+        for p, state in member.state.items():
+            found |= {(id(p), name): x for name, x in state.items() if isinstance(x, Tensor)}
     scaler = scaler_of(optimizer)
-    found += [] if scaler is None else list(scaler.memory.values())
-    return list({id(x): x for x in found}.values())
+    return found if scaler is None else found | {("measured", name): x for name, x in scaler.memory.items()}
 
 
 def _step(optimizer: torch.optim.Optimizer) -> None:
