@@ -10,9 +10,11 @@ from quantail.checkpoint import tree
 from quantail.config import OptimConfig, UpgdConfig, VarianceConfig
 from quantail.errors import ConfigError
 from quantail.loop import make_optimizer
-from quantail.optim import UPGD, UPGDW, AdaptiveUPGD
+from quantail.optim import UPGD, UPGDW, AdaptiveUPGD, joint
 from quantail.optim.gating import DEFAULTS
-from quantail.optim.joint import Joint, figures, scaler_of
+from quantail.optim.joint import Joint, figures, load_moments, make, scaler_of
+from quantail.optim.muon import MuonOnDevice
+from quantail.optim.schedule import set_rates
 from quantail.optim.variance import DEFAULTS as MEASURING
 from quantail.stepper import Stepper
 from quantail.update import update
@@ -88,6 +90,85 @@ def test_muon_is_refused_where_torch_lacks_it(monkeypatch):
     monkeypatch.delattr(torch.optim, "Muon")
     with pytest.raises(ConfigError, match=r"needs torch\.optim\.Muon, which torch .* lacks; use torch 2\.9, or adamw"):
         make_optimizer(flow(settings("real")).agent, OptimConfig("muon"))
+
+
+def test_muon_reads_its_rate_and_decay_where_they_lie():
+    """A captured graph does the same again and sees only what tensors hold: the rate of torch's own would stay as it was."""
+    source = torch.Generator().manual_seed(1)
+    start = [torch.randn(shape, generator=source, dtype=torch.float64) for shape in ((5, 3), (2, 7), (4, 4))]
+    mine, theirs = ([torch.nn.Parameter(w.clone()) for w in start] for _ in range(2))
+    settings = {"weight_decay": 0.3, "adjust_lr_fn": "match_rms_adamw"}
+    rates = [torch.tensor(0.02), torch.tensor(0.5)]
+    ours = MuonOnDevice([{"params": mine[:2]}, {"params": mine[2:], "lr": rates[1]}], rates[0], **settings)
+    judge = torch.optim.Muon([{"params": theirs[:2]}, {"params": theirs[2:]}], **settings)
+    for t in range(6):
+        for group, rate, wanted in zip(judge.param_groups, rates, (0.02 / (t + 1), 0.5 * t), strict=True):
+            rate.fill_(wanted)
+            group["lr"] = float(rate)
+        for one, other in zip(mine, theirs, strict=True):
+            one.grad = torch.randn(one.shape, generator=source, dtype=torch.float64)
+            other.grad = one.grad.clone()
+        mine[1].grad = theirs[1].grad = None if t == 3 else mine[1].grad
+        ours.step()
+        judge.step()
+        assert [group["lr"] is rate for group, rate in zip(ours.param_groups, rates, strict=True)] == [True, True]
+        torch.testing.assert_close([p.detach() for p in mine], [p.detach() for p in theirs], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", [*KINDS, "muon"])
+def test_where_a_graph_may_be_captured_every_rate_is_a_tensor_that_is_filled(name, monkeypatch):
+    monkeypatch.setattr(joint, "_captures", lambda device: True)
+    params = [torch.nn.Parameter(torch.ones(shape)) for shape in ((3, 2), (4,), (2, 2), (2,))]
+    optim = OptimConfig(name, 0.01, critic_learning_rate=0.002)
+    optimizer = make(params, params[2:], optim, seed=0)
+    rates = [group["lr"] for group in optimizer.param_groups]
+    set_rates(optimizer, torch.tensor(0.5, dtype=torch.float64), optim)
+    assert all(group["lr"] is rate for group, rate in zip(optimizer.param_groups, rates, strict=True))
+    assert [float(rate) for rate in rates] == pytest.approx([0.5, 0.1] * (len(rates) // 2))
+    assert len(set(map(id, rates))) == len(rates)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_counters_of_a_file_go_where_this_optimizer_counts(shared):
+    """Saved on a CPU, loaded where graphs are captured: `meta` stands for that device."""
+
+    def begun(device, **options):
+        params = [torch.nn.Parameter(torch.ones(3, device=device)) for _ in range(2)]
+        return params, torch.optim.Adam(params, 0.1, **options)
+
+    params, saved = begun("cpu")
+    for p in params:
+        p.grad = torch.ones_like(p)
+    saved.step()
+    if shared:
+        saved.state[params[1]]["step"] = saved.state[params[0]]["step"]
+    twins, other = begun("meta", capturable=True)
+    load_moments(other, saved.state_dict())
+    steps = [other.state[p]["step"] for p in twins]
+    assert [step.device.type for step in steps] == ["meta", "meta"]
+    assert (steps[0] is steps[1]) == shared
+
+
+def test_what_another_optimizer_learned_is_refused_in_words():
+    def begun(name, estimator="off"):
+        params = [torch.nn.Parameter(torch.ones(3, 2)), torch.nn.Parameter(torch.ones(2))]
+        optimizer = make(params, [], OptimConfig(name, variance=VarianceConfig(estimator)), seed=0)
+        for p in params:
+            p.grad = torch.ones_like(p)
+        optimizer.step()
+        return optimizer
+
+    strangers = (("adamw", "adaptive_upgd"), ("upgd", "adaptive_upgd"), ("upgd", "adam"), ("sgd", "muon"), ("muon", "sgd"))
+    for saved, chosen in strangers:
+        with pytest.raises(ConfigError, match=r"another optim\.name or optim\.variance\.estimator"):
+            load_moments(begun(chosen), begun(saved).state_dict())
+    for saved, chosen in (("off", "elementwise"), ("elementwise", "off")):
+        with pytest.raises(ConfigError, match=r"another optim\.name or optim\.variance\.estimator"):
+            load_moments(begun("adam", chosen), begun("adam", saved).state_dict())
+    for saved, chosen in (("adam", "adamw"), ("sgd", "adaptive_upgd"), ("adaptive_upgd", "adam")):
+        optimizer = begun(chosen)
+        load_moments(optimizer, begun(saved).state_dict())
+        optimizer.step()
 
 
 ALL = (*KINDS, "muon")

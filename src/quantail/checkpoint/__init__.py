@@ -23,7 +23,7 @@ from quantail.checkpoint.spaces import described, space_from, space_to
 from quantail.checkpoint.tree import rebuilt
 from quantail.config import Config
 from quantail.envs.base import TensorEnv
-from quantail.errors import CheckpointError
+from quantail.errors import CheckpointError, ConfigError
 from quantail.intake import ObservationMoments
 from quantail.loop import Progress, Spaces, begin, make_agent
 from quantail.nets.agent import Agent
@@ -202,6 +202,8 @@ def _loaded(target: Any, saved: Any, what: str) -> Any:
             load_moments(target, saved)
         else:
             target.load_state_dict(saved)
+    except ConfigError as error:
+        raise CheckpointError(f"the {what} does not fit: {error}") from error
     except (RuntimeError, ValueError, KeyError, TypeError) as error:
         reason = str(error).strip().splitlines()[-1].strip()
         raise CheckpointError(f"the {what} does not fit: {reason} Use the settings it was saved with") from error

@@ -9,11 +9,13 @@ from torch import Tensor
 
 from quantail.config import OptimConfig
 from quantail.errors import ConfigError
+from quantail.optim.muon import MuonOnDevice
 from quantail.optim.schedule import CRITIC
 from quantail.optim.upgd import UPGD, UPGDW, AdaptiveUPGD
 from quantail.optim.variance import VarianceScaler
 
 Groups = list[dict[str, Any]]
+ANOTHER = "it was saved with another optim.name or optim.variance.estimator; use the one it was saved with"
 
 
 class Joint(torch.optim.Optimizer):
@@ -45,12 +47,12 @@ class Joint(torch.optim.Optimizer):
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """The inverse of `state_dict`."""
-        saved, known = state_dict["members"], state_dict["variance"]
+        saved, known = state_dict.get("members", ()), state_dict.get("variance")
         if len(saved) != len(self.members) or (known is None) != (self.scaler is None):
-            raise ConfigError("it was saved with another optim.name or optim.variance.estimator; use the one it was saved with")
+            raise ConfigError(ANOTHER)
         for member, state in zip(self.members, saved, strict=True):
             member.load_state_dict(state)
-        if self.scaler is not None:
+        if self.scaler is not None and known is not None:
             self.scaler.load_state_dict(known)
         self._join()
 
@@ -75,11 +77,8 @@ def make(params: Sequence[Tensor], critic: Sequence[Tensor], config: OptimConfig
 
 
 def _single(name: str, groups: Groups, config: OptimConfig, seed: int) -> torch.optim.Optimizer:
-    decay, betas, device = config.weight_decay, (config.beta1, config.beta2), groups[0]["params"][0].device
-    on_device = device.type == "cuda"  # where a captured graph may replay the step: rates and counters are tensors there
-    for group in groups if on_device else ():
-        group["lr"] = torch.tensor(float(group.get("lr", config.learning_rate)), device=device)
-    rate: Any = torch.tensor(config.learning_rate, device=device) if on_device else config.learning_rate
+    decay, betas, rate = config.weight_decay, (config.beta1, config.beta2), _rates(groups, config)
+    on_device = isinstance(rate, Tensor)
     gating: Any = {**asdict(config.upgd), "seed": seed, "capturable": on_device}
     match name:
         case "sgd":
@@ -93,6 +92,20 @@ def _single(name: str, groups: Groups, config: OptimConfig, seed: int) -> torch.
         case "adaptive_upgd":
             return AdaptiveUPGD(groups, rate, betas, config.eps, decay, **gating)
     return torch.optim.AdamW(groups, rate, betas, config.eps, decay, capturable=on_device, fused=on_device or None)
+
+
+def _rates(groups: Groups, config: OptimConfig) -> Any:
+    """The rate of what has none of its own. On a device, where a captured graph may replay the step, all of them lie there."""
+    device = groups[0]["params"][0].device
+    if not _captures(device):
+        return config.learning_rate
+    for group in groups:
+        group["lr"] = torch.tensor(float(group.get("lr", config.learning_rate)), device=device)
+    return torch.tensor(config.learning_rate, device=device)
+
+
+def _captures(device: torch.device) -> bool:
+    return device.type == "cuda"
 
 
 def _muon(groups: Groups, config: OptimConfig) -> list[torch.optim.Optimizer]:
@@ -111,9 +124,9 @@ def _muon(groups: Groups, config: OptimConfig) -> list[torch.optim.Optimizer]:
     )
     found: list[torch.optim.Optimizer] = []
     if matrices:
-        found.append(
-            torch.optim.Muon(matrices, config.learning_rate, weight_decay=config.weight_decay, adjust_lr_fn="match_rms_adamw")
-        )
+        rate = _rates(matrices, config)
+        kind = MuonOnDevice if isinstance(rate, Tensor) else torch.optim.Muon
+        found.append(kind(matrices, rate, weight_decay=config.weight_decay, adjust_lr_fn="match_rms_adamw"))
     return [*found, _single("adamw", others, config, 0)] if others else found
 
 
@@ -123,11 +136,39 @@ def load_moments(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> 
     torch's `load_state_dict` takes the settings too: a weight decay that was changed before a run goes on would change nothing.
     """
     own = [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
+    if "members" in state and not isinstance(optimizer, Joint):
+        raise ConfigError(ANOTHER)
     optimizer.load_state_dict(dict(state))
     for group, settings in zip(optimizer.param_groups, own, strict=True):
         rate, mine = float(group["lr"]), settings["lr"]
         group.update(settings)
         group["lr"] = mine.fill_(rate) if isinstance(mine, Tensor) else rate
+    for member in members_of(optimizer):
+        _settle(member)
+
+
+def _settle(optimizer: torch.optim.Optimizer) -> None:
+    """Counters lie where this optimizer counts, which may be another device than the one they were saved on."""
+    moved: dict[int, Tensor] = {}
+    for group in optimizer.param_groups:
+        for p in group["params"]:
+            state = optimizer.state.get(p, {})
+            if state and any(name not in state for name in _needed(optimizer)):
+                raise ConfigError(ANOTHER)
+            if isinstance(step := state.get("step"), Tensor) and group.get("capturable"):
+                state["step"] = moved.setdefault(id(step), step.to(p.device))
+
+
+def _needed(optimizer: torch.optim.Optimizer) -> tuple[str, ...]:
+    """What it cannot step without, once it has begun."""
+    if isinstance(optimizer, UPGD):
+        return "step", "utility", *optimizer.moments
+    return ("step", "exp_avg", "exp_avg_sq") if isinstance(optimizer, torch.optim.Adam | torch.optim.AdamW) else ()
+
+
+def members_of(optimizer: torch.optim.Optimizer) -> list[torch.optim.Optimizer]:
+    """Those that step: itself, or those it is made of."""
+    return optimizer.members if isinstance(optimizer, Joint) else [optimizer]
 
 
 def scaler_of(optimizer: torch.optim.Optimizer) -> VarianceScaler | None:
@@ -139,8 +180,7 @@ def scaler_of(optimizer: torch.optim.Optimizer) -> VarianceScaler | None:
 def figures(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """What an iteration reports: mean and spread of the gates as they are now, noise to signal, the factor of the steps."""
     found: dict[str, Tensor] = {}
-    members = optimizer.members if isinstance(optimizer, Joint) else [optimizer]
-    for member in members:
+    for member in members_of(optimizer):
         if isinstance(member, UPGD) and member.state:
             gates = torch.cat([gate.double().flatten() for gate in member.gates()])
             found |= {"optim/gate_mean": gates.mean(), "optim/gate_std": gates.std(correction=0)}
