@@ -461,7 +461,35 @@ def test_settings_that_make_no_sense_are_refused(options, message):
         AdaptiveUPGD(parameters(), **options)
 
 
+def test_a_group_that_is_refused_is_not_kept():
+    optimizer = UPGD(parameters())
+    with pytest.raises(ConfigError, match=r"lr=-1\.0 is outside"):
+        optimizer.add_param_group({"params": parameters(), "lr": -1.0})
+    assert len(optimizer.param_groups) == 1
+
+
+@pytest.mark.parametrize("scale", ["global", "tensor", "unit"])
+def test_a_parameter_without_numbers_stands_by(scale):
+    params, twins = parameters(), parameters()
+    one, other = UPGD([*params, torch.nn.Parameter(torch.zeros(0, 3))], scale=scale), UPGD(twins, scale=scale)
+    give([*params, one.param_groups[0]["params"][-1]], 1)
+    give(twins, 1)
+    one.step()
+    other.step()
+    torch.testing.assert_close(values(params), values(twins), rtol=0, atol=0)
+
+
 def test_what_it_does_not_know_is_refused():
+    with pytest.raises(ConfigError, match=r"shape \[2\]; needs one number"):
+        UPGD(parameters(), torch.ones(2), capturable=True)
+    with pytest.raises(ConfigError, match=r"lr=-1\.0 is outside"):
+        UPGD(parameters(), torch.tensor(-1.0), capturable=True)
+    with pytest.raises(ConfigError, match="betas has 1 numbers; needs two"):
+        AdaptiveUPGD(parameters(), betas=(0.9,))
+    with pytest.raises(ConfigError, match=r"first axes of \[2, 3\]; each parameter needs the same number of agents"):
+        UPGD(parameters(((3, 2), (2,))), population=True)
+    with pytest.raises(ConfigError, match="float16, in which utilities and moments vanish or overflow; use bfloat16"):
+        AdaptiveUPGD(parameters(dtype=torch.float16))
     with pytest.raises(TypeError, match="UPGD takes no 'sigm'; it takes lr, weight_decay, utility_beta"):
         UPGD(parameters(), sigm=1.0)
     with pytest.raises(ConfigError, match="real floating-point"):

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from quantail.errors import ConfigError
-from quantail.optim import AdaptiveUPGD, VarianceScaler
+from quantail.optim import UPGD, AdaptiveUPGD, VarianceScaler
 from quantail.optim.variance import PERCENTILE
 
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
@@ -237,6 +237,17 @@ def test_a_scaled_gradient_moves_sgd_and_leaves_adam_alone():
     torch.testing.assert_close(adam[1], adam[0], rtol=1e-6, atol=1e-6)
 
 
+def test_noise_in_units_of_the_step_is_shorter_with_the_gradient_and_fixed_noise_is_not():
+    def gated(lr, **noise):
+        return lambda params: UPGD(params, lr, **noise)
+
+    tracked, fixed = {"sigma": 0.3, "noise": "tracked"}, {"sigma": 0.3}
+    slow = stepped(gated(0.05, **tracked), "step", 1.0)
+    torch.testing.assert_close(stepped(gated(0.2, **tracked), "gradient", 0.25), slow, **EXACT)
+    louder = stepped(gated(0.05, sigma=4 * 0.3), "step", 1.0)
+    torch.testing.assert_close(stepped(gated(0.2, **fixed), "gradient", 0.25), louder, **EXACT)
+
+
 def test_before_the_warm_up_is_over_nothing_at_all_changes():
     params, twins = (parameters(((3, 2),)) for _ in range(2))
     one, other = torch.optim.Adam(params), torch.optim.Adam(twins)
@@ -295,6 +306,9 @@ def test_new_parameters_are_measured_instead_of_the_old_ones():
         give(params, "iid", 1.0, np.random.default_rng(t))
         reference.observe()
     assert torch.equal(scaler.ratio(), reference.ratio())
+    scaler.relink([torch.nn.Parameter(p.detach().float()) for p in twins])
+    assert float(scaler.memory["count"]) == 0
+    assert {x.dtype for name, x in scaler.memory.items() if name.startswith("mean")} == {torch.float32}
     scaler.relink(parameters(((3,),)))
     assert float(scaler.memory["count"]) == 0
 
@@ -357,3 +371,12 @@ def test_settings_that_make_no_sense_are_refused(options, message):
 def test_what_it_does_not_know_is_refused():
     with pytest.raises(TypeError, match="takes no 'beta'; it takes estimator, apply_to, alpha"):
         VarianceScaler(parameters(), beta=0.9)
+
+
+def test_parameters_that_have_no_ratio_are_refused():
+    with pytest.raises(ConfigError, match="given no parameter; pass those that the optimizer steps"):
+        VarianceScaler([])
+    with pytest.raises(ConfigError, match="population=True with a parameter of no axis"):
+        VarianceScaler(parameters(((),)), population=True)
+    with pytest.raises(ConfigError, match=r"first axes of \[2, 3\]"):
+        VarianceScaler(parameters(((3, 2), (2,))), population=True)

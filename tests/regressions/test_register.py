@@ -312,6 +312,7 @@ REGISTER: dict[str, tuple[str, ...]] = {
     "V7": (
         "a shorter gradient left the noise of the step as it was",
         "optim/test_variance::test_a_shortened_step_is_a_step_at_that_rate_decay_and_noise_included",
+        "optim/test_variance::test_noise_in_units_of_the_step_is_shorter_with_the_gradient_and_fixed_noise_is_not",
     ),
     "U1": (
         "steps were twice as long as the learning rate says",

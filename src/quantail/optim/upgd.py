@@ -55,7 +55,11 @@ class UPGD(torch.optim.Optimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Checks the group's settings; what it does not say is as for all."""
         super().add_param_group(param_group)
-        check_group(self.param_groups[-1])
+        try:
+            check_group(self.param_groups[-1])
+        except ConfigError:
+            self.param_groups.pop()
+            raise
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None, curvature: Sequence[Tensor] | None = None) -> Any:
@@ -65,7 +69,7 @@ class UPGD(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         owners = self._owners()
-        here = [i for i, (_, p) in enumerate(owners) if p.grad is not None]
+        here = [i for i, (_, p) in enumerate(owners) if p.grad is not None and p.numel()]
         self._count(owners, here)
         buckets = self._buckets(owners, here, curvature)
         for bucket in buckets:

@@ -18,7 +18,7 @@ Both are 0 for a constant gradient and see noise that cancels in the mean. They 
 what moves because the weights do. What is measured is the raw gradient, accumulated, before any scaling and clipping.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypedDict, Unpack
 
 import torch
@@ -26,6 +26,7 @@ from torch import Tensor
 
 from quantail.errors import ConfigError
 from quantail.optim.gates import spread
+from quantail.optim.gating import check_agents
 from quantail.settings import check_choice, check_within
 
 ESTIMATORS = ("elementwise", "two_batch")
@@ -75,11 +76,13 @@ class VarianceScaler:
             raise TypeError(f"VarianceScaler takes no {unknown[0]!r}; it takes estimator, {', '.join(DEFAULTS)}")
         self.params, self.estimator, self.scaling = list(params), estimator, Scaling(**{**DEFAULTS, **scaling})
         check_scaling(estimator, self.scaling)
+        check_measured(self.params, self.scaling)
         self.parts = NO_PARTS
         self.memory = self._nothing()
 
     # --- measuring --------------------------------------------------------------------------------------------------------
 
+    @torch.no_grad()
     def add_part(self, share: float | Tensor) -> None:
         """`two_batch`: the gradient now holds one more micro-batch, with this share of the batch's rows."""
         before, now = self.parts.before, self._gradients()
@@ -116,6 +119,7 @@ class VarianceScaler:
             mean.addcmul_(delta, r)
             variance.addcmul_(delta.square_(), r).mul_(1 - r)
 
+    @torch.no_grad()
     def observe_pair(self, noise: Tensor, signal: Tensor) -> None:
         """`two_batch` from outside: unbiased estimates of tr Cov(g) and |E g|², [] or [P]."""
         rate = self._count()
@@ -169,10 +173,10 @@ class VarianceScaler:
     # --- memory -----------------------------------------------------------------------------------------------------------
 
     def relink(self, params: Iterable[Tensor]) -> None:
-        """Measure these from now on. Where their shapes are as before, what is known stays; else it begins anew."""
-        shapes = [p.shape for p in self.params]
+        """Measure these from now on. Where they are of the same kind as before, what is known stays; else it begins anew."""
+        before = [(p.shape, p.dtype, p.device) for p in self.params]
         self.params, self.parts = list(params), NO_PARTS
-        if [p.shape for p in self.params] != shapes:
+        if [(p.shape, p.dtype, p.device) for p in self.params] != before:
             self.memory = self._nothing()
 
     def state_dict(self) -> dict[str, Any]:
@@ -227,6 +231,14 @@ def check_scaling(estimator: str, scaling: Scaling) -> None:
     check_within("warmup", scaling["warmup"], 0)
     check_within("floor", scaling["floor"], 0.0, 1.0, low_open=True)
     check_within("cap", scaling["cap"], 0.0, low_open=True)
+
+
+def check_measured(params: Sequence[Tensor], scaling: Scaling) -> None:
+    """Refuse parameters whose gradients have no ratio."""
+    if not params:
+        raise ConfigError("VarianceScaler was given no parameter; pass those that the optimizer steps")
+    if scaling["population"]:
+        check_agents(params)
 
 
 def _ratio(noise: Tensor, signal: Tensor) -> Tensor:
