@@ -97,7 +97,7 @@ def known(one: "Known") -> str:
     return (
         f"Of the strongest policies that are known here it reaches {percent(one.sharpe_part, 0)} {span(one.sharpe_interval)} "
         f"in Sharpe ratio ({one.name}: {decimal(one.sharpe)}) and {percent(one.growth_part, 0)} {span(one.growth_interval)} in "
-        f"growth ({one.growth_name}: {percent(one.growth)} a year)."
+        f"growth ({one.growth_name}: {percent(math.expm1(one.growth))} a year)."
     )
 
 
