@@ -54,15 +54,13 @@ def evaluate(
     path = folders.chosen(folder, checkpoint)
     saved = read(path)
     asked = saved.config.run
-    config = replace(
-        saved.config,
-        run=replace(
-            asked,
-            evaluate_rows=asked.evaluate_rows if rows is None else rows,
-            evaluate_seed=asked.evaluate_seed if seed is None else seed,
-            deterministic=asked.deterministic and not stochastic,
-        ),
+    wished = replace(
+        asked,
+        evaluate_rows=asked.evaluate_rows if rows is None else rows,
+        evaluate_seed=asked.evaluate_seed if seed is None else seed,
+        deterministic=asked.deterministic and not stochastic,
     )
+    config = replace(saved.config, run=wished)
     env = make(config.env, asked.evaluate_envs, config.risk, part, saved.fitted)
     try:
         check_environment(saved, env, any_number=True)
