@@ -32,12 +32,14 @@ EQUAL = {"rtol": 0.0, "atol": 1e-9}
 BEGIN, END = 720, 816  # whole days of hours, so that a day's volume is told alike by the history and by all bars
 
 
-def compared(bars, begin=BEGIN, ends_in=True, features=None, functions=None, settings=None, wrap=lambda env: env, **options):
+def compared(
+    bars, begin=BEGIN, ends_in=True, features=None, functions=None, settings=None, wrap=lambda env: env, seed=0, **options
+):
     """Runner and backtest over the same bars; the runner has the history alone. Weights as decided, for further questions."""
     seen = features or compute(bars)
     units = fit(seen, bars, range(begin))
     trained = market_on(bars.rows(0, begin), None, seen.rows(0, begin), units, Episode(length=252), **options)
-    model = model_in(wrap(trained), **(settings or {}))
+    model = model_in(wrap(trained), seed, **(settings or {}))
     judge = wrap(market_on(bars, range(begin, len(bars)), seen, units, **options))
     count = len(bars) - 1 - begin
     weights, equity, _ = backtest(model, judge, count)
@@ -70,7 +72,11 @@ CASES = {
             "costs": preset("crypto_spot"),
         },
     ),
-    "long only": (2, 0.0, {"rules": Rules(actions="long_only", min_notional=2000.0), "reward": Reward("mean_variance")}),
+    "long only": (
+        2,
+        0.0,
+        {"rules": Rules(actions="long_only", min_notional=2000.0), "reward": Reward("mean_variance"), "seed": 2},
+    ),
 }
 
 
