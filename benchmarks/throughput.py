@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from quantail.bench.scene import ENDLESS, Sizes, config_of, market_of
-from quantail.config import Config
+from quantail.config import Config, CriticConfig
 from quantail.envs.base import TensorEnv
 from quantail.envs.gymnasium import make_env
 from quantail.loop import train
@@ -77,10 +77,15 @@ def in_market(episode: int) -> dict[str, Callable[[], Contender]]:
         sizes = Sizes(episode=episode, **changes)
         return ours(config_of(sizes), market_of(sizes))
 
+    def scalar() -> Contender:
+        sizes = Sizes(episode=episode, batch=8192)
+        return ours(replace(config_of(sizes), critic=CriticConfig("scalar", twin=False)), market_of(sizes))
+
     found: dict[str, Callable[[], Contender]] = {}
     for net, envs, batch, engine in OURS:
         name = f"Quantail, {net}, {envs} envs, batch {batch}{', compiled rows' if engine == 'compile' else ''}"
         found[name] = lambda n=net, e=envs, b=batch, k=engine: own(net=n, envs=e, batch=b, engine=k)
+    found["Quantail, lean, 512 envs, batch 8192, scalar critic"] = scalar
     for envs, batch in THEIRS:
         found[f"RecurrentPPO, {envs} envs, batch {batch}"] = lambda e=envs, b=batch: peer(
             "RecurrentPPO", e, b, lstm_hidden_size=64
@@ -146,13 +151,13 @@ def draw(found: dict[str, float], path: Path) -> None:
     mpl.use("svg")
     import matplotlib.pyplot as plt
 
-    mpl.rcParams["svg.hashsalt"] = "quantail"
-    figure, axes = plt.subplots(figsize=(8, 0.4 * len(found) + 0.8))
     names = sorted(found, key=lambda name: found[name])
-    axes.barh(names, [found[name] / 1e3 for name in names], color=["C0" if n.startswith("Quantail") else "0.7" for n in names])
-    axes.set_xlabel("thousand environment steps a second, one core")
-    figure.tight_layout()
-    figure.savefig(path, metadata={"Date": None})
+    colours = ["C0" if name.startswith("Quantail") else "0.7" for name in names]
+    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "quantail", "font.family": "sans-serif", "font.size": 9}):
+        figure, axes = plt.subplots(figsize=(8, 0.3 * len(found) + 0.8), layout="constrained")
+        axes.barh(names, [found[name] / 1e3 for name in names], color=colours)
+        axes.set_xlabel("thousand environment steps a second, one core")
+        figure.savefig(path, format="svg", metadata={"Date": None})
 
 
 def main() -> None:
