@@ -155,6 +155,15 @@ def test_the_more_agents_are_tried_the_more_it_takes(drift):
     assert "900 agents have been judged" in str(found).replace("900 Agents", "900 agents")
 
 
+def test_the_best_of_trials_that_differ_widely_is_not_believed(drift, filtered):
+    """Each comparison by itself is beyond doubt; but the best of three worthless agents that differ so much would be as good."""
+    found = drift.on(filtered, trials=3, trial_sharpes=(-0.5, 0.0, 0.5))
+    assert max(found.cash.p_better, found.hold.p_better, found.timing.p_better) < Asked(trials=3).each
+    assert found.deflated_sharpe < 0.99
+    assert not found.skill
+    assert drift.on(filtered, trials=3, trial_sharpes=(0.0, 0.001, 0.002)).skill
+
+
 def test_seeds_are_averaged_and_none_is_picked(drift, filtered):
     luck = torch.rand(drift.close.shape, generator=torch.Generator().manual_seed(3))
     poor = drift.track(policies.random_positions(luck))
