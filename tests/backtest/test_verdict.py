@@ -156,7 +156,7 @@ def test_the_more_agents_are_tried_the_more_it_takes(drift):
 
 
 def test_the_best_of_trials_that_differ_widely_is_not_believed(drift, filtered):
-    """Each comparison by itself is beyond doubt; but the best of three worthless agents that differ so much would be as good."""
+    """Each comparison by itself is beyond doubt; but the best of three worthless agents that differ so much is as good."""
     found = drift.on(filtered, trials=3, trial_sharpes=(-0.5, 0.0, 0.5))
     assert max(found.cash.p_better, found.hold.p_better, found.timing.p_better) < Asked(trials=3).each
     assert found.deflated_sharpe < 0.99
