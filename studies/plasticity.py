@@ -316,7 +316,8 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
     n = len(values)
     if n < 2:
         return float(np.mean(values)), math.nan
-    t = {2: 12.71, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262}.get(n, 1.96 + 2.5 / n)
+    few, nu = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571}, n - 1
+    t = few.get(nu, 1.95996 + 2.3723 / nu + 2.8225 / nu**2 + 2.556 / nu**3)  # Cornish & Fisher's series of the quantile
     return float(np.mean(values)), t * float(np.std(values, ddof=1)) / math.sqrt(n)
 
 

@@ -148,10 +148,11 @@ def test_two_samples_and_the_norm_give_the_ratios_they_are_called():
     assert norm.factor().tolist() == pytest.approx((1 / (1 + 0.1 * ratio)).tolist(), rel=1e-4)
 
 
-def test_intervals_are_students():
-    values = [0.3, 0.5, 0.1, 0.9, 0.4]
+@pytest.mark.parametrize("count", [2, 3, 5, 7, 11, 20])
+def test_intervals_are_students(count):
+    values = np.random.default_rng(count).normal(1.0, 0.3, count).tolist()
     mean, half = study.interval(values)
-    low, high = stats.t.interval(0.95, 4, np.mean(values), stats.sem(values))
+    low, high = stats.t.interval(0.95, count - 1, np.mean(values), stats.sem(values))
     assert (mean - half, mean + half) == pytest.approx((low, high), rel=1e-3)
 
 
