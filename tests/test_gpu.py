@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from quantail.config import Config, CriticConfig, EngineConfig, EntropyConfig, NetConfig, OptimConfig, PpoConfig
+from quantail.control import Schedules
 from quantail.envs.oracles import HiddenRegime, TMaze
 from quantail.estimate import estimate
-from quantail.loop import make_agent, make_optimizer, rollout_noise, train
+from quantail.loop import Hooks, make_agent, make_optimizer, rollout_noise, train
 from quantail.optim import AdaptiveUPGD
 from quantail.rollout import collect, start_carry
 from quantail.statistics import crossed
@@ -134,6 +135,25 @@ def test_every_optimizer_steps_in_a_graph(name):
     assert found[-1]["train/loss"] == pytest.approx(expected[-1]["train/loss"], rel=5e-3, abs=5e-4)
     assert found[-1]["optim/steps"] == 6
     assert all(bool(weight.isfinite().all()) for weight in report.agent.parameters())
+
+
+@pytest.mark.parametrize("name", ["adam", "adamw", "sgd", "adaptive_upgd", "muon"])
+def test_a_graph_goes_at_the_rate_that_is_set_now(name):
+    """A rate of 0 after the capture: the actor stands still."""
+    rates = iter([1e-3] * 4 + [0.0] * 2)
+    config = Config(
+        total_timesteps=10**6,
+        net=NetConfig(memory="none", hidden=32),
+        ppo=PpoConfig(n_steps=8, batch_size=8 * 24, n_epochs=2),
+        engine=EngineConfig("graph"),
+        optim=OptimConfig(name=name),
+    )
+    hooks, seen = Hooks(Schedules(lambda left: next(rates))), []
+    for _, report in zip(range(6), train(config, HiddenRegime(64, horizon=6, device="cuda"), hooks=hooks), strict=False):
+        actor = [p for owner, ps in report.agent.parameter_groups().items() if owner.startswith("actor") for p in ps]
+        seen.append(torch.cat([p.detach().flatten().clone() for p in actor]))
+    assert not torch.equal(seen[3], seen[2])
+    torch.testing.assert_close(seen[4:], [seen[3]] * 2, rtol=0, atol=0)
 
 
 def test_a_graph_goes_on_bit_for_bit_from_where_it_was():
