@@ -24,7 +24,8 @@ from quantail.backtest.verdict import BROKEN, KEPT, WITHIN, outcomes
 from quantail.config import RiskConfig
 from quantail.market import policies
 
-LIMITS = (-0.045, -0.035, -0.03, -0.02, -0.01)
+LIMITS = (-0.03, -0.04, -0.02, -0.035, -0.025)
+TEN_YEARS = {"paths": 256, "bars": 60 + 2520 + 1}
 VOL_TARGET = "vol-target 15 %"
 FREE = "no limit"
 FIGURE = Path(__file__).parents[1] / "docs" / "frontier.svg"
@@ -33,7 +34,7 @@ FIGURE = Path(__file__).parents[1] / "docs" / "frontier.svg"
 def frontier(seeds: int) -> dict[str, Any]:
     """The table, and the figure."""
     start = presets.risk_averse()
-    test = held_out(start)
+    test = held_out(start, **TEN_YEARS)
     year = test.periods_per_year
     others = {name: [one.net] * seeds for name, one in few(test).items()}
     vol = others[VOL_TARGET]
@@ -45,7 +46,7 @@ def frontier(seeds: int) -> dict[str, Any]:
         found[name] = shown(name, nets, None, start.risk, vol, year)
     for limit in (None, *LIMITS):
         config = replace(start, risk=replace(start.risk, limit=limit))
-        there = test if limit is not None else held_out(config)
+        there = test if limit is not None else held_out(config, **TEN_YEARS)
         nets = [play(there, trained(seeded(config, seed)).player._replace(scale=None)).net for seed in range(seeds)]
         name = FREE if limit is None else f"{limit:.1%}"
         found[name] = shown(name, nets, limit, start.risk, vol, year)
@@ -79,14 +80,12 @@ def shown(
 
 def few(test: Course) -> dict[str, baselines.Rival]:
     """Holding, the volatility target, and the filter that knows the market."""
-    filtered = known.strongest(test)
-    assert filtered is not None
     return baselines.walked(
         test,
         {
             baselines.HOLD: baselines.held(test),
             VOL_TARGET: as_orders(test, volatility(test)),
-            filtered.name: as_orders(test, filtered.weights),
+            **{one.name: as_orders(test, one.weights) for one in known.strongest(test)},
         },
     )
 
@@ -105,7 +104,7 @@ def draw(found: Mapping[str, Mapping[str, Any]]) -> None:
 
     with mpl.rc_context({"svg.hashsalt": "frontier", "font.size": 10}):
         figure, axes = plt.subplots(figsize=(5.4, 3.9), layout="constrained")
-        limited = [row for row in found.values() if row["limit"] is not None]
+        limited = sorted((row for row in found.values() if row["limit"] is not None), key=lambda row: row["limit"])
         across, up = ([100 * row[name] for row in limited] for name in ("cvar", "growth"))
         reach = 100 * np.abs(np.array([row["cvar_interval"] for row in limited]).T - [row["cvar"] for row in limited])
         axes.errorbar(across, up, xerr=reach, fmt="o-", markersize=4, label="with a limit: dotted")

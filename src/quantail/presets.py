@@ -85,7 +85,7 @@ def risk_averse() -> Config:
     Exploration is a risk too: the wide Gaussian of `quick` takes the whole limit, and the policy's mode ends at half of it.
     """
     ppo = PpoConfig(n_steps=64, batch_size=4096, n_epochs=2, gamma=0.95, gae_lambda=0.9)
-    start = _market(3_000_000, ppo, {"source": "bull_bear", **PATHS}, log_std=-1.0)
+    start = _market(1_500_000, ppo, {"source": "bull_bear", "paths": 512}, log_std=-1.0)
     return replace(start, risk=RiskConfig(horizon="window", window=20, alpha=0.05, limit=-0.03, kp=2.0, ki=0.05))
 
 
