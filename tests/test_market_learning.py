@@ -1,8 +1,8 @@
 """A trader learns: `presets.quick` beside the strongest Bayes filters, by the benchmark's own judge.
 
-Ten runs of the preset reached 99 ± 1 % of the best growth and 100 ± 1 % of the best Sharpe ratio (docs/benchmarks.md; ±: deviation
-between runs); the 256 paths add an error of 1 %. Two thirds of its steps, two seeds and 94 % of both in the mean: odds of a
-false alarm below 1 in 1000.
+Ten runs of the preset reached 99 ± 1 % of the best growth and 100 ± 1 % of the best Sharpe ratio (docs/benchmarks.md; ±: the
+deviation between runs); the 256 paths add an error of 1 %. Two thirds of its steps, two seeds, 94 % of both in the mean: odds
+of a false alarm below 1 in 1000.
 """
 
 from dataclasses import replace
