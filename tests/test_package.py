@@ -76,7 +76,7 @@ def test_types_are_shipped():
 def test_a_source_archive_holds_what_its_makefile_runs():
     included = {path.strip("/") for path in PYPROJECT["tool"]["hatch"]["build"]["targets"]["sdist"]["include"]}
     scripts = re.findall(r"\$\(BIN\)/python ([a-z]+)/", (ROOT / "Makefile").read_text(encoding="utf-8"))
-    assert {"studies", "benchmarks", "tools"} <= set(scripts)
+    assert {"benchmarks", "tools"} <= set(scripts)
     assert {*scripts, "src", "tests", "docs", "Makefile", "constraints.txt", "README.md"} <= included
     assert all((ROOT / path).exists() for path in included)
 
