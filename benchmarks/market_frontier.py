@@ -24,7 +24,7 @@ from quantail.backtest.verdict import BROKEN, KEPT, WITHIN, outcomes
 from quantail.config import RiskConfig
 from quantail.market import policies
 
-LIMITS = (-0.03, -0.04, -0.02, -0.035, -0.025)
+LIMITS = (-0.04, -0.035, -0.03, -0.025, -0.02)
 TEN_YEARS = {"paths": 256, "bars": 60 + 2520 + 1}
 VOL_TARGET = "vol-target 15 %"
 FREE = "no limit"
@@ -102,7 +102,7 @@ def draw(found: Mapping[str, Mapping[str, Any]]) -> None:
     mpl.use("svg")
     import matplotlib.pyplot as plt
 
-    with mpl.rc_context({"svg.hashsalt": "frontier", "font.size": 10}):
+    with mpl.rc_context({"svg.hashsalt": "frontier", "svg.fonttype": "none", "font.family": "sans-serif", "font.size": 10}):
         figure, axes = plt.subplots(figsize=(5.4, 3.9), layout="constrained")
         limited = sorted((row for row in found.values() if row["limit"] is not None), key=lambda row: row["limit"])
         across, up = ([100 * row[name] for row in limited] for name in ("cvar", "growth"))

