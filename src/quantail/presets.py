@@ -76,7 +76,7 @@ def quick() -> Config:
 def null() -> Config:
     """The same learner where nothing can be learned: prices without drift. Its verdict has to be "no skill found".
 
-    Tested with a fifth of the steps on 64 paths of five years (docs/reports/null.html); 20 seconds of one core, report included.
+    Tested with a fifth of the steps on 64 paths of five years (docs/reports/null.html): 20 seconds of one core with the report.
     """
     start = quick()
     return replace(start, env=replace(start.env, options={**start.env.options, "source": "gbm"}))
