@@ -14,6 +14,7 @@ from quantail.backtest.inference import judged
 from quantail.backtest.significance import probabilistic_sharpe
 from quantail.backtest.track import as_orders, told
 from quantail.backtest.verdict import BROKEN, KEPT, WITHIN, Asked, judge, outcomes
+from quantail.backtest.words import chance
 from quantail.config import RiskConfig
 from quantail.errors import ConfigError, InputError
 from quantail.market import policies
@@ -78,7 +79,7 @@ def test_the_figures_are_those_of_the_metrics(drift, filtered):
     assert found.hold.value == pytest.approx(metrics.sharpe(every, year) - metrics.sharpe(hold, year), rel=1e-12)
     assert found.hold.ours - found.hold.theirs == pytest.approx(found.hold.value, rel=1e-12)
     assert found.hold_growth.value == pytest.approx((np.log1p(every) - np.log1p(hold)).mean() * year, rel=1e-9)
-    assert found.cash.value == pytest.approx(every.mean() * year, rel=1e-12)
+    assert found.cash.value == pytest.approx(np.log1p(every).mean() * year, rel=1e-12)
     assert found.deflated_sharpe == pytest.approx(probabilistic_sharpe(every), rel=1e-12)
     assert found.years == pytest.approx(755 / 252, rel=1e-9)
 
@@ -111,6 +112,20 @@ def test_leverage_is_no_skill():
     assert found.hold.p_better > 0.01
 
 
+def test_who_timed_well_and_lost_his_money_has_no_skill(drift, filtered):
+    """Thirty times the position: about the same Sharpe ratio, a mean return far above 0, and nothing left of the money."""
+    assert drift.on(filtered).skill
+    net = np.maximum(30 * filtered.net, -0.99)
+    assert judged(net).p_above < 1e-4
+    greedy = replace(filtered, net=net)
+    found = judge([greedy], drift.rivals, [np.maximum(30 * baselines.shuffled(drift.course, filtered), -0.99)])
+    assert max(found.hold.p_better, found.timing.p_better) < 0.01
+    assert found.growth < -1
+    assert not found.skill
+    assert found.headline == "No skill found: it loses money after costs."
+    assert "it earns less than cash" in str(found)
+
+
 def test_staying_out_of_a_falling_market_is_no_skill():
     """Beating buy & hold with a third of the position in a market that falls: the same weights in any order do."""
     scene = Scene("hidden_drift", paths=1, bars=400, seed=FALLING)
@@ -127,6 +142,13 @@ def test_who_holds_nothing_has_nothing_to_be_judged(drift):
     assert math.isnan(found.sharpe)
     assert found.headline == "No skill found: it never held anything that moved."
     assert "no Sharpe ratio to compare" in str(found)
+    assert "There is no timing to judge" in str(found)
+    assert "–" not in str(found)  # a sentence has numbers, or does without
+
+
+def test_a_chance_is_read_as_a_person_writes_it():
+    said = {1e-9: "below 0.01 %", 0.00123: "0.12 %", 0.0977: "9.8 %", 0.5: "50 %", 0.9961: "100 %", 1.0: "100 %"}
+    assert {p: chance(p).replace("\N{NO-BREAK SPACE}", " ") for p in said} == said
 
 
 def test_who_pays_too_much_loses_money(drift):
@@ -153,6 +175,19 @@ def test_the_more_agents_are_tried_the_more_it_takes(drift):
     assert not found.skill
     assert found.deflated_sharpe < 0.5 < alone.deflated_sharpe
     assert "900 agents have been judged" in str(found).replace("900 Agents", "900 agents")
+
+
+def test_no_sentence_says_yes_where_the_trials_take_it_back(drift):
+    """What is sure of one agent is not sure of the best of many, in the sentences no more than in the headline."""
+    weak = drift.track(policies.momentum(drift.close, 120).clamp(min=0.0) * 0.5)
+    alone = drift.on(weak)
+    level = 1.01 * max(alone.hold.p_better, alone.timing.p_better)
+    surely, tried = drift.on(weak, level=level), drift.on(weak, level=level, trials=500)
+    yes = ("Yes, for the risk it takes", "Its timing earns money")
+    assert all(word in str(surely) for word in yes)
+    assert not any(word in str(tried) for word in yes)
+    assert tried.each == pytest.approx(Asked(level=level, trials=500).each, rel=1e-12)
+    assert "each chance of luck has to be below" in tried.sentences[-1]
 
 
 def test_the_best_of_trials_that_differ_widely_is_not_believed(drift, filtered):
@@ -205,6 +240,7 @@ def test_a_fill_that_nobody_can_have_claims_nothing(drift, filtered):
     found = drift.on(filtered, warning="fill='same_close' cannot be done")
     assert not found.skill
     assert found.sentences[0] == "fill='same_close' cannot be done"
+    assert found.headline.startswith("No skill can be claimed here")
 
 
 def test_how_long_it_would_take_to_be_sure():

@@ -55,7 +55,9 @@ def test_it_is_the_agent_on_the_held_out_paths(runs):
     np.testing.assert_array_equal(found.evidence.tracks[0].net, by_hand.net)
     other = judged(runs / "seed0", part="train")
     assert (other.evidence.tracks[0].net != by_hand.net).any()
-    assert "prove nothing" in found.about.notes[0]
+    for judgement, part in ((found, "validation"), (other, "train")):
+        assert judgement.evidence.verdict.headline == "No skill can be claimed here, and the first sentence says why."
+        assert f"bars of the {part} part" in judgement.evidence.verdict.sentences[0]
     assert "return and drawdown since the start" in " ".join(found.about.notes)
     assert found.about.config == saved.config.to_dict()
     assert len(found.about.log) == 2
@@ -112,23 +114,45 @@ def test_what_a_tail_limit_made_the_agent_see_is_shown_again(tmp_path):
     assert found.about.notes == ()
 
 
-def test_recorded_bars_are_judged_on_their_test_with_a_memory_of_the_bars_before(tmp_path):
+def recorded(folder, name, seed=0, first=0, count=900, **options):
+    """A file of candles, and a run on it; `first` and `count` say which of the same 900 it holds."""
     bars = bars_of(900, 1, 2)
-    file = tmp_path / "bars.csv"
+    file = folder / f"{name}.csv"
     stamps = bars.time.numpy().astype("datetime64[ns]") + np.timedelta64(18_000, "D")
     rows = zip(stamps, *(vars(bars)[name][:, 0].tolist() for name in ("open", "high", "low", "close", "volume")), strict=True)
-    file.write_text("time,open,high,low,close,volume\n" + "\n".join(",".join(map(str, row)) for row in rows))
-    options = {"data": str(file), "validation": 0.6, "test": 0.8, "length": 40, "actions": "tanh"}
-    run(small(env=EnvConfig(id="quantail/Market", num_envs=3, options=options)), tmp_path / "real")
-    saved = saved_in(tmp_path / "real")
+    lines = [",".join(map(str, row)) for row in rows][first : first + count]
+    file.write_text("time,open,high,low,close,volume\n" + "\n".join(lines))
+    said = {"data": str(file), "validation": 0.6, "test": 0.8, "length": 40, "actions": "tanh", **options}
+    run(small(seed=seed, env=EnvConfig(id="quantail/Market", num_envs=3, options=said)), folder / name)
+    return folder / name
+
+
+def test_recorded_bars_are_judged_on_their_test_with_a_memory_of_the_bars_before(tmp_path):
+    saved = saved_in(recorded(tmp_path, name="real"))
     there = stretch(saved, "test")
     assert (there.first, there.periods) == (720, 179)
     ground = there.before.ground
     assert int(ground.stops[0] - ground.starts[0]) == WARM
     found = judged(tmp_path / "real")
     assert found.evidence.null.paths == 16
-    assert dict(found.about.card)["source"] == str(file)
+    assert dict(found.about.card)["source"] == str(tmp_path / "real.csv")
     assert not found.evidence.verdict.skill
+
+
+def test_a_look_is_no_new_one_because_the_file_or_the_border_is_another(tmp_path):
+    """The same bars under another name, a test that begins a little later, a file that is shorter: all of them count."""
+    first = judged(recorded(tmp_path, name="first")).evidence
+    moved = judged(recorded(tmp_path, name="moved", seed=1, test=0.81)).evidence
+    cut = judged(recorded(tmp_path, name="cut", seed=2, first=40, count=850)).evidence
+    assert [one.verdict.trials for one in (first, moved, cut)] == [1, 2, 3]
+    assert len(cut.asked.trial_sharpes) == 3
+    early = recorded(tmp_path, count=700, name="early")  # it ends where the others begin
+    assert judged(early).evidence.verdict.trials == 1
+
+
+def test_one_agent_is_one_seed(runs):
+    with pytest.raises(RunError, match="one agent is one seed"):
+        judged(runs / "seed0", seeds=[runs / "seed1", runs / "seed0"])
 
 
 def test_the_commands_print_and_write(runs, tmp_path, capsys):

@@ -54,8 +54,8 @@ def gather(stages: Sequence[Stage], asked: Asked | None = None, seed: int = 0) -
     check_stages(stages)
     asked = asked or Asked()
     first = stages[0].course.market
-    if first.rules.warning and not asked.warning:
-        asked = replace(asked, warning=first.rules.warning)
+    if first.rules.warning not in asked.warning:
+        asked = replace(asked, warning=f"{first.rules.warning} {asked.warning}".strip())
     found = [_on(stage, seed) for stage in stages]
     tracks = tuple(joined(one.tracks[i] for one in found) for i in range(len(stages[0].players)))
     rivals = {name: joined(one.rivals[name] for one in found if name in one.rivals) for name in found[0].rivals}

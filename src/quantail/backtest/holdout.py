@@ -85,6 +85,13 @@ class HoldOut:
         """What the looks have shown, as far as it was noted, in order."""
         return tuple(record["sharpe"] for record in self._records() if "result" in record)
 
+    @property
+    def found(self) -> dict[str, float]:
+        """The Sharpe ratio per period that each label has shown, as far as it was noted."""
+        records = self._records()
+        labels = {record["look"]: record["label"] for record in records if "look" in record}
+        return {labels[record["result"]]: record["sharpe"] for record in records if "result" in record}
+
     def deflated_sharpe(self, returns: ArrayLike, search_sharpes: ArrayLike = ()) -> float:
         """`significance.deflated_sharpe` with N = trials of the search + looks   (Bailey & López de Prado 2014).
 

@@ -1,7 +1,7 @@
 """The verdict: what a backtest allows to say about an agent, as a record, and in plain words.
 
 "Skill" is claimed only if three things hold at once, each at a chance of 1 % to be luck (less, the more agents were tried on
-the same bars): it earns more than cash after costs; its Sharpe ratio is above that of buying and holding; and above that of
+the same bars): it grows faster than cash after costs; its Sharpe ratio is above that of buying and holding; and above that of
 its own weights in another order, which have the same exposure, the same turnover and the same costs. The first alone may be a
 rising market, the second alone a smaller position or a falling market, the third alone too little to pay for the trouble.
 Everything else is "no skill found", which is not "no skill": it says what the data can carry.
@@ -53,8 +53,8 @@ class Asked:
 
     @property
     def each(self) -> float:
-        """The chance of luck that a single claim may have, if the best of N is to have `level`: 1 − (1 − level)^{1/N}."""
-        return -math.expm1(math.log1p(-self.level) / self.trials)
+        """The chance of luck that a single claim may have, if the best of all trials is to have `level`."""
+        return shared(self.level, self.trials)
 
 
 @dataclass(frozen=True)
@@ -112,8 +112,18 @@ class Verdict:
     tail: Tail | None
     known: Known | None
 
+    @property
+    def each(self) -> float:
+        """The chance of luck that each claim may have: what is said of one comparison knows of all trials, too."""
+        return shared(self.level, self.trials)
+
     def __str__(self) -> str:
         return "\n".join((self.headline, *self.sentences))
+
+
+def shared(level: float, trials: int) -> float:
+    """1 − (1 − level)^{1/N}: what each of N trials may have, if the best of them is to have `level`   (Šidák 1967)."""
+    return -math.expm1(math.log1p(-level) / trials)
 
 
 def judge(
@@ -130,7 +140,7 @@ def judge(
     nets = [track.net for track in tracks]
     hold, cash = rivals[HOLD].net, rivals[CASH].net
     found = {
-        "cash": difference("cash", "return", nets, [cash] * len(nets), year),
+        "cash": difference("cash", "growth", nets, [cash] * len(nets), year),
         "hold": difference(HOLD, "Sharpe ratio", nets, [hold] * len(nets), year),
         "hold_growth": difference(HOLD, "growth", nets, [hold] * len(nets), year),
         "timing": timing(nets, shuffles, year),
@@ -158,7 +168,7 @@ def judge(
         "known": beside_known(nets, rivals, year),
     }
     plain = Verdict(headline="", sentences=(), **parts)
-    return Verdict(headline=headline(plain), sentences=sentences(plain, asked), **parts)
+    return Verdict(headline=headline(plain, asked), sentences=sentences(plain, asked), **parts)
 
 
 def years_needed(what: Difference, years: float, level: float) -> float:

@@ -9,15 +9,17 @@ if TYPE_CHECKING:
     from quantail.backtest.verdict import Asked, Known, Tail, Verdict
 
 
-def headline(verdict: "Verdict") -> str:
+def headline(verdict: "Verdict", asked: "Asked") -> str:
     """The one line that everybody reads."""
     if math.isnan(verdict.sharpe):
         return "No skill found: it never held anything that moved."
+    if asked.warning:
+        return "No skill can be claimed here, and the first sentence says why."
     if verdict.skill:
         return (
             f"Skill found: after costs its Sharpe ratio is {decimal(verdict.hold.value)} above that of buy & hold, beyond luck."
         )
-    if verdict.cash.answer(verdict.level) == WORSE:
+    if verdict.cash.answer(verdict.each) == WORSE:
         return "No skill found: it loses money after costs."
     return "No skill found."
 
@@ -42,7 +44,7 @@ def held(verdict: "Verdict") -> str:
     if math.isnan(one.value):
         return "Does it beat buy & hold after costs? There is no Sharpe ratio to compare: one of the two never moved."
     answer = {BETTER: "Yes, for the risk it takes", WORSE: "No, it is worse"}.get(
-        one.answer(verdict.level), "That cannot be told"
+        one.answer(verdict.each), "That cannot be told"
     )
     return (
         f"Does it beat buy & hold after costs? {answer}: Sharpe ratio {decimal(one.ours)} against {decimal(one.theirs)}, "
@@ -61,7 +63,7 @@ def money(verdict: "Verdict") -> str:
     more = f"{grown(one.value)} [{grown(one.interval[0])}, {grown(one.interval[1])}] ahead"
     grows = f"In money it grows by {grown(verdict.growth)} {when}, buy & hold by {grown(one.theirs)}: {more}"
     answer = {BETTER: "it does earn more than cash", WORSE: "it earns less than cash"}.get(
-        cash.answer(verdict.level), "that it earns more than cash is not sure"
+        cash.answer(verdict.each), "that it earns more than cash is not sure"
     )
     return f"{grows}; {answer} (chance of luck {chance(cash.p_better)})."
 
@@ -69,8 +71,10 @@ def money(verdict: "Verdict") -> str:
 def timed(verdict: "Verdict") -> str:
     """Against its own weights."""
     one = verdict.timing
+    if math.isnan(one.value):
+        return "There is no timing to judge: in its own order or in another its weights earn nothing that varies."
     answer = {BETTER: "Its timing earns money", WORSE: "Its timing costs money"}.get(
-        one.answer(verdict.level), "Its timing cannot be told from luck"
+        one.answer(verdict.each), "Its timing cannot be told from luck"
     )
     return (
         f"{answer}: the same weights in another order, with the same exposure and turnover, have a Sharpe ratio of "
@@ -104,11 +108,13 @@ def known(one: "Known") -> str:
 def sure(verdict: "Verdict") -> str:
     """How much data speaks, and how much would have to."""
     base = f"{length(verdict.years)} of bars" + (f" on each of {verdict.paths} paths" if verdict.paths > 1 else "")
+    if math.isnan(verdict.sharpe):
+        return f"This rests on {base}."
     low, high = map(decimal, verdict.sharpe_interval)
     value = f"{decimal(verdict.sharpe)} [{low}, {high}] with a certainty of 95\N{NO-BREAK SPACE}%"
     said = f"This rests on {base}: the Sharpe ratio is {value}"
     needed = verdict.years_needed
-    if verdict.hold.answer(verdict.level) not in (BETTER, WORSE) and math.isfinite(needed):
+    if verdict.hold.answer(verdict.each) not in (BETTER, WORSE) and math.isfinite(needed):
         said += f"; a lead like this over buy & hold would need about {length(needed)} to be sure"
     return said + "."
 
@@ -122,7 +128,8 @@ def tried(verdict: "Verdict") -> str:
         else f"{verdict.seeds_better} of {verdict.seeds} seeds beat buy & hold (all are averaged, none was picked)"
     )
     deflated = "has no value" if math.isnan(verdict.deflated_sharpe) else f"is {verdict.deflated_sharpe:.3f}"
-    return f"{looks.capitalize()} been judged on these bars, so the deflated Sharpe ratio {deflated}; {seeds}."
+    luck = f" and each chance of luck has to be below {chance(verdict.each)}" if verdict.trials > 1 else ""
+    return f"{looks.capitalize()} been judged on these bars, so the deflated Sharpe ratio {deflated}{luck}; {seeds}."
 
 
 # --- numbers ----------------------------------------------------------------------------------------------------------
@@ -156,7 +163,9 @@ def chance(p: float) -> str:
     """A probability as one reads it."""
     if math.isnan(p):
         return "unknown"
-    return "below 0.01\N{NO-BREAK SPACE}%" if p < 1e-4 else f"{100 * p:.2g}\N{NO-BREAK SPACE}%"
+    if p < 1e-4:
+        return "below 0.01\N{NO-BREAK SPACE}%"
+    return f"{100 * p:{'.0f' if p > 0.1 else '.2g'}}\N{NO-BREAK SPACE}%"
 
 
 def told_over(years: float) -> tuple[float, str]:

@@ -31,7 +31,7 @@ def report(
 
     found = judged(folder, checkpoint, part, seeds)
     written = reports.write(to or folder, found.evidence, found.about)
-    print(found.evidence.verdict)
+    print("\n".join((str(found.evidence.verdict), *found.about.notes)))
     print(f"\n{written.html} ({written.html.stat().st_size / 1024:.0f} kB), {written.json.name}, {written.markdown.name}")
     return 0
 

@@ -1,11 +1,10 @@
 """From the folder of a run to what may be said of its agent: the held-out part of its market, lived through once, and judged.
 
-Every agent that is judged on the same held-out bars is counted, in a file beside the runs that share a folder: the best of many
-is less than it seems. The same agent once more is no new look.
+Whoever is judged on held-out bars is counted (`run.looks`): the best of many is less than it seems. The same agent once more is
+no new look.
 """
 
 import hashlib
-import json
 import logging
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -18,12 +17,10 @@ from quantail import checkpoint as checkpoints
 from quantail.backtest.course import Course, course
 from quantail.backtest.differences import ratio
 from quantail.backtest.evidence import Evidence, Stage, gather
-from quantail.backtest.holdout import HoldOut
 from quantail.backtest.report.about import About
 from quantail.backtest.track import Player
 from quantail.backtest.verdict import Asked, judge
 from quantail.checkpoint import Checkpoint
-from quantail.config import Config
 from quantail.errors import RunError
 from quantail.market.env import MarketEnv
 from quantail.market.make import NAME, on_part
@@ -33,9 +30,9 @@ from quantail.monitor.sinks import METRICS_FILE, read_rows
 from quantail.nets.agent import Agent
 from quantail.registry import observed
 from quantail.run import folder as folders
+from quantail.run.looks import counted, hold_out
 from quantail.types import Scale
 
-LOOKS = "looks"  # the folder beside the runs
 WARM = 256  # bars before the part in which a memory is warmed
 LOG = logging.getLogger("quantail.run")
 
@@ -53,15 +50,20 @@ def judged(folder: Path, checkpoint: str = "best", part: str = "test", seeds: Se
     saved = [checkpoints.read(path) for path in paths]
     first = saved[0]
     check_alike(saved)
+    players = [player_of(one) for one in saved]
+    digests = [digest(player.agent) for player in players]
+    check_different(paths, digests)
     there, before = stretch(first, part), torch.get_num_threads()
     torch.set_num_threads(first.threads)  # on which sums depend
     try:
-        players = [player_of(one) for one in saved]
-        evidence = gather([Stage(there, players)], asked_of(first, there))
+        evidence = gather([Stage(there, players)], asked_of(first, there, part))
     finally:
         torch.set_num_threads(before)
     if part == "test":
-        evidence = counted(evidence, hold_out(folder, there, first.config), [digest(player.agent) for player in players])
+        seen = counted(hold_out(folder, there, first.config), " ".join(digests), sharpe_of(evidence))
+        asked = replace(evidence.asked, trials=seen.trials, trial_sharpes=seen.sharpes)
+        verdict = judge(evidence.tracks, evidence.rivals, evidence.shuffles, asked)
+        evidence = replace(evidence, asked=asked, verdict=verdict)
     return Judgement(evidence, about(folder, paths[0], first, there, part))
 
 
@@ -85,10 +87,12 @@ def player_of(saved: Checkpoint) -> Player:
     return Player(checkpoints.restore_agent(saved), saved.observation_moments, saved.config, scale)
 
 
-def asked_of(saved: Checkpoint, there: Course) -> Asked:
-    """What the verdict has to know."""
+def asked_of(saved: Checkpoint, there: Course, part: str) -> Asked:
+    """What the verdict has to know; on bars that an agent was made or chosen by nothing is claimed."""
     episode = there.market.episode.horizon
-    return Asked(risk=saved.config.risk, episode=min(episode, there.periods))
+    seen = f"These are the bars of the {part} part: they have helped to make or to choose this agent, and prove nothing."
+    warning = "" if part == "test" else seen
+    return Asked(risk=saved.config.risk, episode=min(episode, there.periods), warning=warning)
 
 
 def check_alike(saved: Sequence[Checkpoint]) -> None:
@@ -101,33 +105,12 @@ def check_alike(saved: Sequence[Checkpoint]) -> None:
             raise RunError(f"{other.name} was trained otherwise ({names}); seeds of one training differ in `seed` alone")
 
 
-# --- looks ------------------------------------------------------------------------------------------------------------
-
-
-def hold_out(folder: Path, there: Course, config: Config) -> HoldOut:
-    """The file that counts the looks at these bars."""
-    where = there.market.world
-    if isinstance(where, Recorded):
-        seen = hashlib.sha256(where.history.close.numpy().tobytes() + where.history.time.numpy().tobytes()).hexdigest()
-        data = f"{config.env.options.get('data')} {seen[:16]}"
-    else:
-        names = ("source", "seed", "paths", "bars", "assets", "overnight")
-        data = json.dumps({name: config.env.options[name] for name in names if name in config.env.options}, sort_keys=True)
-    name = hashlib.sha256(f"{data} {there.first} {there.periods}".encode()).hexdigest()[:12]
-    file = folder.resolve().parent / LOOKS / f"{name}.jsonl"
-    return HoldOut(file, len(there.bars), there.periods, data)
-
-
-def counted(evidence: Evidence, looks: HoldOut, labels: Sequence[str]) -> Evidence:
-    """The evidence with a verdict that knows how many agents have been judged here, these included."""
-    label = " ".join(labels)
-    if label not in looks.labels:
-        number, _ = looks.look(label)
-        found = [ratio(track.net, 1.0) for track in evidence.tracks]
-        mean = sum(found) / len(found)
-        looks.result(number, mean if mean == mean else 0.0)
-    asked = replace(evidence.asked, trials=len(set(looks.labels)), trial_sharpes=looks.sharpes)
-    return replace(evidence, asked=asked, verdict=judge(evidence.tracks, evidence.rivals, evidence.shuffles, asked))
+def check_different(paths: Sequence[Path], digests: Sequence[str]) -> None:
+    """One agent is one seed, however often it is named."""
+    for i, one in enumerate(digests):
+        if one in digests[:i]:
+            same = paths[digests.index(one)]
+            raise RunError(f"{paths[i]} holds the same agent as {same}, and one agent is one seed; name each of them once")
 
 
 def digest(agent: Agent) -> str:
@@ -136,6 +119,13 @@ def digest(agent: Agent) -> str:
     for name, value in sorted(agent.state_dict().items()):
         found.update(name.encode() + value.detach().cpu().contiguous().numpy().tobytes())
     return found.hexdigest()[:16]
+
+
+def sharpe_of(evidence: Evidence) -> float:
+    """Per period, the mean over seeds; 0 where nothing moved."""
+    found = [ratio(track.net, 1.0) for track in evidence.tracks]
+    mean = sum(found) / len(found)
+    return mean if mean == mean else 0.0
 
 
 # --- what it is about -------------------------------------------------------------------------------------------------
@@ -151,7 +141,7 @@ def about(folder: Path, path: Path, saved: Checkpoint, there: Course, part: str)
     return About(
         title=folder.resolve().name,
         subtitle=f"{source}, {part} part; {path.name} after {saved.env_steps:,} steps",
-        notes=notes(there, part),
+        notes=notes(there),
         config=config.to_dict(),
         card=card(there, part),
         versions=(folders.sessions(folder) or [{}])[-1],
@@ -160,13 +150,9 @@ def about(folder: Path, path: Path, saved: Checkpoint, there: Course, part: str)
     )
 
 
-def notes(there: Course, part: str) -> tuple[str, ...]:
+def notes(there: Course) -> tuple[str, ...]:
     """What has to be known before anything is believed."""
     said = []
-    if part != "test":
-        said.append(
-            f"These are the bars of the {part} part: they have helped to make or to choose this agent, and prove nothing."
-        )
     episode = there.market.episode
     drifting = [name for name in ("return", "drawdown") if name in episode.parts]
     if drifting and episode.horizon and there.periods > episode.horizon:

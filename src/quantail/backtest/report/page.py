@@ -69,7 +69,7 @@ def anchor(title: str) -> str:
 def verdict_box(evidence: Evidence, about: About) -> str:
     """What everybody reads: one line, six figures, the sentences."""
     found = evidence.verdict
-    kind = "good" if found.skill else "bad" if found.cash.p_worse <= found.level else "soft"
+    kind = "good" if found.skill else "bad" if found.cash.p_worse <= found.each else "soft"
     low, high = found.hold.interval
     years, when = told_over(found.years)
     least, most = (100 * math.expm1(end * years) for end in found.growth_interval)
