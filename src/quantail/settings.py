@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import numbers
 import types
 import typing
 from difflib import get_close_matches
@@ -87,6 +88,8 @@ def check_within(
     name: str, value: float, low: float = -math.inf, high: float = math.inf, *, low_open: bool = False, high_open: bool = False
 ) -> None:
     """A finite number in an interval."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise ConfigError(f"{name}={value!r} is {type(value).__name__}; needs a number")
     inside = (value > low if low_open else value >= low) and (value < high if high_open else value <= high)
     if not inside or not math.isfinite(value):
         interval = f"{'(' if low_open else '['}{low:g}, {high:g}{')' if high_open else ']'}"

@@ -187,6 +187,16 @@ def test_files_are_read_as_the_options_say(tmp_path):
 # --- what is asked is what is made ------------------------------------------------------------------------------------
 
 
+def test_a_command_line_says_yes_or_no():
+    for word, meant in (("yes", True), ("true", True), ("no", False), ("False", False), (True, True)):
+        assert asked({"random_position": word}).episode.random_position is meant
+        assert asked({"data": "x.csv", "repair": word}).source.repair is meant
+    with pytest.raises(ConfigError, match="random_position='maybe' is str; needs bool"):
+        asked({"random_position": "maybe"})
+    with pytest.raises(ConfigError, match="costs='yes'; needs one of"):
+        asked({"costs": "yes"})
+
+
 def test_options_become_the_fields_of_their_names():
     """The figures one by one, through the registry: what stands in a config is what the environment has."""
     options = {"source": "bull_bear", "costs": "perps", "fee_bps": 2, "levels": "1, -2", "leverage": 2, "reward": "sharpe"}

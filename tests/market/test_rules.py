@@ -213,3 +213,31 @@ def test_lines_are_counted_as_an_editor_counts_them(tmp_path):
         load_bars(tmp_path / "a.csv", echo=quiet)
     bars = load_bars(tmp_path / "a.csv", mode="repair", echo=quiet)
     assert [touch.place.rpartition("line ")[2] for touch in bars.card.touched] == ["21", "34"]
+
+
+@pytest.mark.parametrize("mode", ["strict", "repair"])
+def test_the_newest_row_may_come_first(mode):
+    table = clean()[::-1]
+    if mode == "strict":
+        with pytest.raises(InputError, match=rf"\[unsorted, {len(table) - 1} rows\]"):
+            load_bars(frame(table), echo=quiet)
+        return
+    bars = load_bars(frame(table), mode=mode, echo=quiet)
+    assert bars.close[:, 0].tolist() == [row[4] for row in clean()]
+    assert (bars.bar_seconds, len(bars.card.touched)) == (HOUR, len(table) - 1)
+
+
+def test_bars_of_two_assets_that_overlap_would_tell_one_the_close_of_the_other():
+    days = pd.date_range("2024-01-01", periods=40, freq="D")
+    coin, stock = (
+        frame([[day, *row[1:]] for day, row in zip(days.tz_localize(zone), clean(), strict=False)])
+        for zone in ("UTC", "America/New_York")
+    )
+    both = {"COIN": coin, "STOCK": stock}
+    sentence = r"row 0 \(STOCK, 2024-01-01T05.* before the bar of COIN that began 2024-01-01T00.* is over \[uneven, 79 rows\]"
+    for mode in ("strict", "repair"):
+        with pytest.raises(InputError, match=sentence):
+            load_bars(both, mode=mode, echo=quiet)
+    bars = load_bars(both, allow=("uneven",), echo=quiet)
+    assert [one.rule for one in bars.card.findings] == ["uneven"]
+    assert load_bars({"A": coin, "B": coin[::2]}, bar_seconds=86400, echo=quiet).card.gaps == 19  # dates: one clock

@@ -174,12 +174,17 @@ def test_what_is_no_action_is_refused():
     with pytest.raises(InputError, match="call reset"):
         env.step(0)
     env.reset(seed=0)
-    for action in (4, -1):
+    for action in (4, -1, 1.5, None, "x", np.nan, np.array([2])):
         with pytest.raises(InputError, match="from 0 to 3"):
             env.step(action)
+    env = SingleMarket(Synthetic(MARKETS["gbm"](), paths=3, bars=71, assets=2), episode=Episode(length=10))
+    env.reset(seed=0)
+    for several in ([0, 4], [0], None, [0.5, 1.0], [np.nan, 1.0]):
+        with pytest.raises(InputError, match="2 indices from 0 to 3"):
+            env.step(several)
     env = SingleMarket("gbm", rules=Rules(actions="tanh"))
     env.reset(seed=0)
-    for numbers in (np.array([np.nan]), np.zeros(2)):
+    for numbers in (np.array([np.nan]), np.zeros(2), None, "x"):
         with pytest.raises(InputError, match="finite numbers"):
             env.step(numbers)
 

@@ -160,6 +160,13 @@ def test_paths_do_not_depend_on_how_many_are_made_at_a_time(monkeypatch):
     assert len(made.close[-1].unique()) == 150
 
 
+def test_volumes_know_nothing_of_what_comes():
+    made = simulate(MARKETS["btc_daily"](), 90, 4, torch.Generator().manual_seed(3))
+    begun = made._replace(**{name: getattr(made, name)[:37] for name in ("open", "high", "low", "close")})
+    assert torch.equal(begun.bars(86400.0).volume, made.bars(86400.0).volume[:37])
+    assert (made.bars(86400.0).volume > 0).all()
+
+
 def test_the_bootstrap_draws_whole_candles_in_geometric_blocks():
     bars = bars_of(0, bars=120)
     made = block_bootstrap(bars, 400, 50, 8.0, torch.Generator().manual_seed(0))

@@ -36,7 +36,7 @@ class Candles(NamedTuple):
         bars, paths = self.close.shape
         step = round(bar_seconds * NANOSECONDS)
         time = EPOCH * NANOSECONDS + step * torch.arange(bars, device=self.close.device)
-        volume = 1e6 * (self.high / self.low - 1) / (self.high / self.low - 1).mean(0)
+        volume = 1e8 * (self.high / self.low - 1)  # of the bar alone: a mean over the path would know what comes
         symbols = tuple(f"path{i}" for i in range(paths))
         prices = (self.open, self.high, self.low, self.close)
         return Bars(time, *prices, torch.ones_like(self.close, dtype=torch.bool), symbols, bar_seconds, volume)

@@ -75,6 +75,10 @@ PLACES: Mapping[str, tuple[type, str]] = {
     "shown": (Episode, "parts"),
 }
 NAMES = ("part", "costs", *(name for name in PLACES if name != "parts"))
+SWITCHES = {
+    one.name for record in (MadeUp, OnFile, Costs, Rules, Reward, Episode) for one in fields(record) if one.type is bool
+}
+SAID = {"yes": True, "true": True, "no": False, "false": False}
 LISTS: Mapping[str, type] = {"levels": float, "allow": str, "shown": str}  # written with commas
 
 
@@ -88,7 +92,7 @@ def asked(options: Options) -> Asked:
             raise ConfigError(f"{PATH}{name} is no option of quantail/Market; {hint}")
         if name in PLACES:
             record, field = PLACES[name]
-            given[record][field] = listed(name, value) if name in LISTS else value
+            given[record][field] = listed(name, value) if name in LISTS else switched(name, value)
     part = str(options.get("part", "train"))
     check_choice(f"{PATH}part", part, PARTS)
     leverage = given[Rules].get("leverage", 1.0)
@@ -127,6 +131,11 @@ def built(record: type, values: dict[str, Any]) -> Any:
         if record in (Reward, Episode):
             raise ConfigError(f"the {record.__name__.lower()} of {PATH.rstrip('.')}: {error}") from error
         raise
+
+
+def switched(name: str, value: bool | int | float | str) -> bool | int | float | str:
+    """A command line says yes or no; of other options the value itself."""
+    return SAID.get(value.lower(), value) if name in SWITCHES and isinstance(value, str) else value
 
 
 def listed(name: str, value: bool | int | float | str) -> list[Any]:

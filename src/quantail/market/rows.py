@@ -33,13 +33,16 @@ class Rows(NamedTuple):
 
 
 def step_of(source: str, rows: Rows) -> float:
-    """Length of a bar in seconds: the middle one of the steps between stamps that were read."""
-    steps = np.diff(rows.time[rows.time != NO_TIME])
+    """Length of a bar in seconds: the middle one of the steps between stamps that were read, whatever their order."""
+    stamps = rows.time[rows.time != NO_TIME]
+    steps = np.diff(stamps)
+    if (steps < 0).any():  # many sources put the newest row first
+        steps = np.diff(np.sort(stamps))
     steps = steps[steps > 0]
     if not len(steps):
         raise InputError(
-            f"{source}: {rows.symbol} has {len(rows.time)} rows and no two stamps in order; needs two, or the length of a bar: "
-            "pass bar_seconds=3600 for hours"
+            f"{source}: {rows.symbol} has {len(rows.time)} rows and no two stamps that differ; needs two, or the length of a "
+            "bar: pass bar_seconds=3600 for hours"
         )
     middle = (len(steps) - 1) // 2  # the lower of the two middle ones: a step that did occur
     return float(np.partition(steps, middle)[middle]) / 1e9

@@ -15,6 +15,7 @@ from quantail.market.rows import NO_TIME, Mask, Rows
 STALE_BARS = 10  # so many bars in a row that repeat all four prices
 SPLIT_TOLERANCE = 0.03  # what the market itself may have moved while the split took place
 SPLITS = (1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 10.0, 15.0, 20.0, 25.0, 30.0, 40.0, 50.0, 100.0)
+EARLY = 0.9  # of a bar: what begins sooner after another is no bar of the same length
 MIXED_ROWS, MIXED_SHARE = 10, 0.02  # closes outside low–high: so many, and such a part of the rows, is no accident
 
 
@@ -111,7 +112,7 @@ def series_rules(rows: Rows, valid: Mask, bar_ns: int) -> dict[str, Mask]:
     """The rules about neighbours in time, of rows in order: [n] bool each, at the later of the two rows."""
     steps = np.diff(rows.time, prepend=rows.time[:1] - bar_ns)
     return {
-        "uneven": steps < 0.9 * bar_ns,  # a day may have 23 hours and a month 28 days, but an hour has no half
+        "uneven": steps < EARLY * bar_ns,  # a day may have 23 hours and a month 28 days, but an hour has no half
         "gap": steps > 1.5 * bar_ns,
         "split_like": split_like(rows, valid),
         "stale": stale(rows, valid),

@@ -10,7 +10,7 @@ import torch
 from quantail.errors import InputError
 from quantail.market.card import Card, Finding, Touch
 from quantail.market.rows import Floats, Ints, Mask, Rows, length_of
-from quantail.market.rules import RULES, finding, row_rules, series_rules
+from quantail.market.rules import EARLY, RULES, finding, moment, row_rules, series_rules
 from quantail.market.series import NANOSECONDS, Bars
 
 MODES = ("strict", "repair")
@@ -34,7 +34,11 @@ def settle(source: str, assets: list[Rows], place: Place, mode: str, allow: Sequ
     check_choices(mode, allow)
     bar_seconds = length_of(source, assets, bar)
     done = [judged(rows, round(bar_seconds * NANOSECONDS), now, place, mode) for rows in assets]
-    findings = [vouched(one, allow) for each in done for one in each.findings]
+    clock = done[0].rows.time if len(done) == 1 else np.unique(np.concatenate([each.rows.time for each in done]))
+    told = [one for each in done for one in each.findings]
+    findings = [vouched(one, allow) for one in told]
+    if not any(one.rule == "uneven" for one in told):  # within an asset; between two it says nothing more
+        findings += [vouched(one, allow) for one in overlapping(done, clock, round(bar_seconds * NANOSECONDS), place)]
     refused = [one for one in findings if one.refused and not (mode == "repair" and RULES[one.rule].repair)]
     if refused:
         raise InputError(refusal(source, refused, mode))
@@ -42,7 +46,7 @@ def settle(source: str, assets: list[Rows], place: Place, mode: str, allow: Sequ
         if not each.valid.any():
             raise InputError(f"{source} has no bar of {each.rows.symbol} that can be believed; needs at least one")
     check_density(source, done)
-    bars = joined(done, bar_seconds)
+    bars = joined(done, clock, bar_seconds)
     card = Card(
         source=source,
         sha256="",
@@ -144,9 +148,21 @@ def check_density(source: str, done: Sequence[Settled]) -> None:
         )
 
 
-def joined(done: Sequence[Settled], bar_seconds: float) -> Bars:
+def overlapping(done: Sequence[Settled], clock: Ints, bar_ns: int, place: Place) -> list[Finding]:
+    """Where a bar of one asset begins before another's is over: who trades at its open would know the other's close."""
+    early = np.flatnonzero(np.diff(clock) < EARLY * bar_ns) + 1
+    if not len(early) or len(done) == 1:
+        return []
+    before, after = (next(each for each in done if (each.rows.time == clock[at]).any()) for at in (early[0] - 1, early[0]))
+    row = int(after.rows.origin[np.flatnonzero(after.rows.time == clock[early[0]])[0]])
+    first = f"{place(row)} ({after.rows.symbol}, {moment(clock[early[0]])}): it begins before the bar of {before.rows.symbol} "
+    first += f"that began {moment(clock[early[0] - 1])} is over"
+    remedy = "bars of all assets begin at the same times: write days as dates, in one time zone, or load them one by one"
+    return [Finding("uneven", len(early), first, remedy, True)]
+
+
+def joined(done: Sequence[Settled], time: Ints, bar_seconds: float) -> Bars:
     """All assets on the union of their stamps; where an asset has no bar, `valid` is False."""
-    time = done[0].rows.time if len(done) == 1 else np.unique(np.concatenate([each.rows.time for each in done]))
     at = [slice(None) if len(each.rows.time) == len(time) else np.searchsorted(time, each.rows.time) for each in done]
     has = {name: any(getattr(each.rows, name) is not None for each in done) for name in ("volume", "funding")}
 

@@ -5,6 +5,7 @@ would take ten times as long. `gymnasium.make_vec(..., vectorization_mode="vecto
 """
 
 import math
+import operator
 from typing import Any
 
 import gymnasium
@@ -82,18 +83,29 @@ class SingleMarket(gymnasium.Env[Any, Any]):
         """The action in weights; what is no action of this space is refused."""
         rules, one = self.env.rules, self.env.assets == 1
         if isinstance(self.action_space, spaces.Box):
-            numbers = np.asarray(action, dtype=np.float64)
+            try:
+                numbers = np.asarray(action, dtype=np.float64)
+            except (TypeError, ValueError):
+                numbers = np.empty(0)
             if numbers.shape != self.action_space.shape or not np.isfinite(numbers).all():
                 raise InputError(f"action is {action!r}; needs finite numbers of shape {self.action_space.shape}")
             return from_box(self.numbers, rules, numbers.item(0) if one and rules.actions != "simplex" else numbers)
         choices = len(rules.levels) + 1
         if one:
-            index = int(action)
+            try:
+                index = operator.index(action)
+            except TypeError:
+                index = -1
             if not 0 <= index < choices:
                 raise InputError(f"action is {action!r}; needs an index from 0 to {choices - 1}")
             return Wanted(self.levels.item(index), index == choices - 1)
         indices = np.asarray(action)
-        if indices.shape != (self.env.assets,) or indices.min() < 0 or indices.max() >= choices:
+        if (
+            indices.shape != (self.env.assets,)
+            or indices.dtype.kind not in "iu"
+            or indices.min() < 0
+            or indices.max() >= choices
+        ):
             raise InputError(f"action is {action!r}; needs {self.env.assets} indices from 0 to {choices - 1}")
         return Wanted(limited(self.numbers, rules, self.levels[indices]), indices == choices - 1)
 

@@ -56,8 +56,8 @@ class Rules:
         if not self.levels or any(not abs(level) <= self.leverage for level in self.levels):
             raise ConfigError(f"levels={self.levels}; needs at least one, each within leverage={self.leverage:g}")
         for name in ("cooldown", "delisted_after"):
-            if vars(self)[name] < 0:
-                raise ConfigError(f"{name}={vars(self)[name]}; needs a number of bars, 0 for none")
+            if type(vars(self)[name]) is not int or vars(self)[name] < 0:
+                raise ConfigError(f"{name}={vars(self)[name]!r}; needs a whole number of bars, 0 for none")
         for name, high in (("max_weight", self.leverage), ("max_net", self.leverage), ("max_participation", 1.0)):
             if vars(self)[name] is not None:
                 check_within(name, vars(self)[name], 0.0, high, low_open=name != "max_net")
