@@ -66,8 +66,8 @@ def quick() -> Config:
 
     Returns are all that is seen, beside the position: what the account did before is no news about the market, and three such
     columns cost 0.13 of a Sharpe ratio of 1.17. Weights are tanh of a Gaussian that is wide at first: a grid of three is slow.
-    Tested on 512 held-out paths of ten years, ten seeds of ten: 99 to 102 % of the growth and 103 to 107 % of the Sharpe ratio
-    of the Bayes filter that grows fastest. Takes 20 seconds of one core.
+    Tested on 512 held-out paths of ten years, ten seeds: 97 to 100 % of the growth and 98 to 102 % of the Sharpe ratio of the
+    Bayes filters that are strongest in each. Takes 20 seconds of one core.
     """
     ppo = PpoConfig(n_steps=64, batch_size=4096, n_epochs=2, gamma=0.9, gae_lambda=0.5)
     return _market(1_500_000, ppo, {"source": "hidden_drift", **PATHS})
@@ -76,7 +76,7 @@ def quick() -> Config:
 def null() -> Config:
     """The same learner where nothing can be learned: prices without drift. Its verdict has to be "no skill found".
 
-    Tested with a fifth of the steps on 64 paths of five years (docs/reports/null.html): 20 seconds of one core with the report.
+    Tested on 512 held-out paths of ten years (docs/reports/null.html), one seed. Takes 20 seconds of one core.
     """
     start = quick()
     return replace(start, env=replace(start.env, options={**start.env.options, "source": "gbm"}))
@@ -86,8 +86,8 @@ def risk_averse() -> Config:
     """Bull and bear markets with a limit: the worst 5 % of all stretches of twenty bars lose 3 % on average, and not more.
 
     Exploration is a risk too: the wide Gaussian of `quick` takes the whole limit, and the policy's mode ends at half of it.
-    Tested on 256 held-out paths of ten years, one seed: −2.8 %, a Sharpe ratio of 1.72 where a volatility target has 1.16 and
-    −8.8 %. Takes 25 seconds of one core.
+    Tested on 256 held-out paths of ten years, one seed: −2.9 %, a Sharpe ratio of 1.73 where a volatility target has 1.17 and
+    −8.9 %. Takes 25 seconds of one core.
     """
     ppo = PpoConfig(n_steps=64, batch_size=4096, n_epochs=2, gamma=0.95, gae_lambda=0.9)
     start = _market(1_500_000, ppo, {"source": "bull_bear", "paths": 512}, log_std=-1.0)
@@ -98,7 +98,8 @@ def daily() -> Config:
     """Daily bars of your own, prices.csv unless you name another file: `--preset daily --env.options.data bars.csv`.
 
     A few thousand bars are few, so everything is small: memory, steps and patience. The validation part chooses the checkpoint,
-    and an episode's costs are up to twice as high as those that it is judged by.
+    and an episode's costs are up to twice as high as those that it is judged by. Tested on the S&P 500 from 1999 to 2018,
+    walking forward: 81 s for six agents, and no skill found; nothing says that it earns money on yours.
     """
     ppo = PpoConfig(n_steps=64, batch_size=4096, n_epochs=2, gamma=0.9, gae_lambda=0.5)
     recorded: Options = {"data": "prices.csv", "purge": 20, "band": 0.1, "randomized_from": 0.5, "randomized_to": 2.0}
@@ -112,7 +113,10 @@ def daily() -> Config:
 
 
 def hourly() -> Config:
-    """Hourly bars of your own: episodes of a month."""
+    """Hourly bars of your own: episodes of a month.
+
+    Tested on Bitcoin in 2021, walking forward: 67 s for four agents, and no skill found.
+    """
     start = daily()
     options = {**start.env.options, "length": 720, "purge": 48}
     return replace(start, env=replace(start.env, options=options))
