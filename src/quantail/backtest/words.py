@@ -107,7 +107,8 @@ def known(one: "Known") -> str:
 
 def sure(verdict: "Verdict") -> str:
     """How much data speaks, and how much would have to."""
-    base = f"{length(verdict.years)} of bars" + (f" on each of {verdict.paths} paths" if verdict.paths > 1 else "")
+    made = verdict.paths > 1  # of recorded bars there is one path
+    base = f"{length(verdict.years)} of " + (f"made-up bars on each of {verdict.paths} paths" if made else "bars")
     if math.isnan(verdict.sharpe):
         return f"This rests on {base}."
     low, high = map(decimal, verdict.sharpe_interval)

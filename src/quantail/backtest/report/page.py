@@ -28,7 +28,8 @@ nav{font-size:14px;margin:.8em 0;display:flex;flex-wrap:wrap;gap:.3em 1.1em}
 .wide table{border-collapse:collapse;font-size:13.5px;font-variant-numeric:tabular-nums}
 .wide th,.wide td{padding:.28em .8em;text-align:right;white-space:nowrap;border-bottom:1px solid var(--grid)}
 .wide th{font-weight:600;color:var(--soft);vertical-align:bottom}
-.wide th:first-child,.wide td:first-child{text-align:left;padding-left:0}.wide tr.own td{font-weight:600}
+.wide th:first-child,.wide td:first-child{text-align:left;padding-left:0;white-space:normal;min-width:9.5em}
+.wide tr.own td{font-weight:600}
 .wide td.text{text-align:left;white-space:normal;overflow-wrap:anywhere;min-width:11em}
 .two{display:grid;grid-template-columns:minmax(0,1fr);gap:0 2.4em}.two>*{min-width:0}
 @media (min-width:900px){.two{grid-template-columns:minmax(0,1fr) minmax(0,1fr)}}
