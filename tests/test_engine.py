@@ -196,12 +196,13 @@ def test_auto_is_eager_without_a_device_and_a_graph_needs_one():
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the compiler's own code
 @pytest.mark.skipif(not can_compile(torch.device("cpu")), reason="needs a C++ compiler")
 @pytest.mark.parametrize("memory", ["lstm", "gru", "mingru"])
-def test_a_compiled_row_is_the_row(memory):
+def test_a_compiled_row_is_the_row(memory, caplog):
     config = Config(net=NetConfig(memory=memory, hidden=8), ppo=PpoConfig(n_steps=6, batch_size=30))
     eager, _, _ = trained(config, HiddenRegime(5, horizon=4), iterations=3)
     compiled, _, _ = trained(
         dataclasses.replace(config, engine=EngineConfig("compile")), HiddenRegime(5, horizon=4), iterations=3
     )
+    assert not [record for record in caplog.records if record.name == "quantail.engine"]  # it was compiled, and not just called
     for before, after in zip(eager, compiled, strict=True):
         assert after["train/loss"] == pytest.approx(before["train/loss"], rel=1e-4)
         assert after["rollout/ep_rew_mean"] == pytest.approx(before["rollout/ep_rew_mean"], rel=1e-4)

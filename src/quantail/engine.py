@@ -36,7 +36,6 @@ RENAMED = hasattr(torch.backends.cuda.matmul, "fp32_precision")  # since torch 2
 class Engine(NamedTuple):
     """The four parts of an iteration, as somebody executes them."""
 
-    kind: str
     collect: Callable[[Carry, Noise], tuple[Rollout, Carry]]
     read: Callable[[Rollout, Carry, torch.Generator, Tensor | None, float, bool], Reading]
     figures: Callable[[Rollout, Reading, tuple[Sequence[str], Tensor], Knobs, int], Figures]
@@ -79,8 +78,7 @@ def engine_for(
     row = compiled_row(env, agent, config) if kind != "eager" and can_compile(env.device) else collect_row
 
     def collected(carry: Carry, noise: Noise) -> tuple[Rollout, Carry]:
-        rollout, after = collect(env, agent, carry, noise, config, row)
-        return rollout, after
+        return collect(env, agent, carry, noise, config, row)
 
     def understood(*parts: Any) -> Reading:
         return read(agent, config, *parts)
@@ -96,7 +94,7 @@ def engine_for(
         parts = [with_matmuls(config.engine.matmul, part) for part in parts]
     if kind == "graph":
         parts = captured(parts)
-    return Engine(kind, *counted(config, *parts[:3]), step if parts[3] is step else Executed(step, parts[3]))
+    return Engine(*counted(config, *parts[:3]), step if parts[3] is step else Executed(step, parts[3]))
 
 
 def on_device(env: TensorEnv) -> bool:

@@ -21,18 +21,8 @@ from quantail.market.world import Synthetic
 
 SEARCH_PATHS = 48
 SEARCH_BARS = 2520
-SCALES = (
-    1.0,
-    2.0,
-    3.0,
-    4.0,
-    6.0,
-    8.0,
-    12.0,
-    20.0,
-    40.0,
-    1e6,
-)  # weight per expected drift of 100 % a year; the last is all or nothing
+# Weight per expected drift of 100 % a year; the last is all or nothing.
+SCALES = (1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 20.0, 40.0, 1e6)
 BANDS = (0.0, 0.1, 0.25, 0.5, 1.0, 1.5)
 DOUBTS = (0.02, 0.04, 0.06, 0.08, 0.12, 0.16)  # expected drift a year, below which a full position stays as it is
 FIGURES = ("Sharpe ratio", "growth")
