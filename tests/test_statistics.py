@@ -12,7 +12,7 @@ from quantail.config import CloneConfig, EntropyConfig, KlConfig, OptimConfig
 from quantail.loop import make_optimizer
 from quantail.losses import batch_loss
 from quantail.rollout import collect
-from quantail.statistics import ended_episodes, explained, findings, successes, weighted_mean_and_std
+from quantail.statistics import ended_episodes, explained, findings, latest_episodes, successes, weighted_mean_and_std
 from quantail.stepper import Stepper
 from quantail.update import update
 from rivers import B, Ragged, T, accumulate, disturb, flow, gradients, metrics_of, minibatches, refresh, settings, turned
@@ -369,6 +369,24 @@ def test_success_is_read_where_an_episode_ends_and_the_environment_tells():
     expected = [float(told[t, b]) for t, b in itertools.product(range(T), range(B)) if ended[t, b] and b > 0]
     assert successes(river.rollout._replace(info={"is_success": told})) == expected
     assert 0 < sum(expected) < len(expected)
+
+
+@pytest.mark.parametrize("most", [1, 3, 100])
+@pytest.mark.parametrize("told", [False, True])
+def test_the_latest_episodes_are_those_of_a_loop_oldest_first(most, told):
+    rollout = flow(settings("real"), iterations=3, action="real").rollout
+    if told:
+        rollout = rollout._replace(info={"is_success": torch.arange(T * B).view(T, B) % 2})
+    seen = []
+    for t, b in itertools.product(range(T), range(B)):
+        gained = float(rollout.episode_return[t, b])
+        if not math.isnan(gained):
+            seen.append([gained, float(rollout.episode_length[t, b]), float((t * B + b) % 2) if told else math.nan])
+    assert len(seen) > 3
+    count = min(most, T * B)
+    expected = [[math.nan] * 3] * max(count - len(seen), 0) + seen[-count:]
+    found = latest_episodes(rollout, most)
+    torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64), rtol=0, atol=0, equal_nan=True)
 
 
 def broken(agent, rows, knobs):
